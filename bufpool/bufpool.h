@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bufpool: a buffer pool for people who build storage engines.
+ *
+ * It keeps parts of files in memory, in extents of 4 KiB to 2 MiB, finds them through a multi-order
+ * radix tree, and reads them with io_uring into huge pages. A hit writes nothing that is shared.
+ *
+ * Know this before you start
+ * - A page is 4 KiB of a file and the unit of addressing; page numbers are below 2^51.
+ * - The pool reads files; this version does not write them. Nothing stops another process from
+ *   writing a file the pool has cached, and the pool does not notice: what is cached stays as read.
+ *   A file that grew is noticed when a page past the old end is asked for, or by bp_file_size().
+ * - A session belongs to one thread at a time. Open one per thread; it is cheap.
+ * - After fork() the child owns nothing of the pool: every call there answers BP_FORKED.
+ * - Every wait ends: at the deadline of bp_pool_options.wait_ms, with an error. Nothing spins for ever.
+ * - The library never prints, never exits, installs no signal handler and changes no signal mask.
+ * - A view (bp_read) may show torn bytes until bp_view_valid() has said yes: copy or compute first,
+ *   believe afterwards, and follow no pointer or length found in it before that.
+ *
+ * The life of a page
+ *   absent   --bp_read/bp_get-->  a frame is taken (free, or evicted from another page), the frame is
+ *                                 entered in the file's index, and the read is submitted
+ *   reading  --completion----->   present; everybody who asked meanwhile is answered by the one read
+ *   present  --bp_read-------->   a view: pointer and version, nothing pinned, nothing written
+ *   present  --bp_get--------->   a ref: pinned, shared or exclusive, until bp_put
+ *   present  --pressure------->   evicted if unpinned and cold; a shadow in the index remembers when
+ *
+ * Three things you open: a pool, a file, a session. Two things you hold: a view, a ref.
+ *
+ *   struct bp_pool_options po = {.size = sizeof(po), .memory = 256 << 20};
+ *   bp_pool *pool;  bp_file *file;  bp_session *me;  struct bp_ref ref;
+ *   if (!bp_pool_open(&po, &pool) && !bp_file_open(pool, "data", NULL, &file) &&
+ *       !bp_session_open(pool, NULL, &me) && !bp_get(me, file, 42, BP_SHARED, &ref)) {
+ *       use(ref.data, 4096);
+ *       bp_put(&ref);
+ *   }
+ *
+ * Results: 0 or a positive answer where the call says so, else a negative code: a negative errno where
+ * one fits, or one of enum bp_code. "Retry" below means that the same call can succeed later without
+ * the caller changing anything. Out-parameters come last and are written only on success unless the
+ * call says otherwise. Where a file, a page or a holder is to blame, bp_session_error() or the
+ * bp_error given in the options names it.
+ */
+#ifndef BUFPOOL_H
+#define BUFPOOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BP_VERSION_MAJOR 0
+#define BP_VERSION_MINOR 1
+#define BP_VERSION_PATCH 0
+
+#define BP_PAGE_SHIFT 12
+#define BP_PAGE_SIZE 4096u       /* bytes of a page */
+#define BP_PAGE_MAX (1ull << 51) /* page numbers are below this */
+#define BP_ORDER_MAX 9           /* largest extent: 2^9 pages, 2 MiB */
+#define BP_MEMORY_MIN (1u << 20) /* smallest pool, bytes */
+
+#if defined(__GNUC__)
+#define BP_API __attribute__((visibility("default")))
+#define BP_NODISCARD __attribute__((warn_unused_result))
+#else
+#define BP_API
+#define BP_NODISCARD
+#endif
+
+typedef struct bp_pool bp_pool;
+typedef struct bp_file bp_file;
+typedef struct bp_session bp_session;
+
+/* ---- errors ------------------------------------------------------------------------------------ */
+
+/*
+ * Codes of our own, outside the range of errno. Errnos that the calls return, negated:
+ *   EBUSY      a latch or a frame was not to be had before the deadline; retry, or release something
+ *   ETIMEDOUT  the device did not answer a read before the deadline; retry
+ *   ENOMEM     the system refused memory
+ *   EINVAL     an argument is wrong; the detail text says which
+ *   EIO, ...   what the device or the file system answered to a read; a retry reads again
+ */
+#define BP_ERROR_TABLE(X)                                                                          \
+    X(BP_EOF, -10001, "the page lies past the end of the file")                                    \
+    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool")                 \
+    X(BP_CLOSED, -10003, "the pool is being closed")                                               \
+    X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first")
+
+enum bp_code {
+#define BP_ERROR_ENUM(name, value, text) name = value,
+    BP_ERROR_TABLE(BP_ERROR_ENUM)
+#undef BP_ERROR_ENUM
+        BP_PENDING = 1 /* bp_get_start: not an error; the answer comes through bp_poll */
+};
+
+/* A text for any code this library returns. Static storage; never NULL; thread safe. */
+BP_API const char *bp_strerror(int code);
+
+/* What went wrong, in words, for calls that have no session to ask. Owned by the caller. */
+struct bp_error {
+    int code;
+    char text[248]; /* NUL-terminated, one line: what was asked, what was found, what to do */
+};
+
+/* Version of the library at run time: major << 16 | minor << 8 | patch. */
+BP_API unsigned bp_version(void);
+
+/* ---- the pool ---------------------------------------------------------------------------------- */
+
+enum bp_choice { BP_TRY = 0, BP_ON = 1, BP_OFF = 2 }; /* try: step down quietly, told by bp_pool_caps */
+enum bp_io { BP_IO_TRY = 0, BP_IO_URING = 1, BP_IO_PSYNC = 2 };
+
+/*
+ * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
+ * versions come at the end, and 0 always means the default.
+ */
+struct bp_pool_options {
+    size_t size;
+    uint64_t memory;         /* bytes for everything: frames, descriptors, index. At least BP_MEMORY_MIN */
+    enum bp_choice huge;     /* huge pages: BP_ON fails the open rather than use 4 KiB pages */
+    enum bp_io io;           /* BP_IO_URING fails the open rather than use pread */
+    uint32_t wait_ms;        /* deadline of every wait, milliseconds; 0: 10,000 */
+    uint32_t channels_max;   /* io_uring rings at the most; sessions beyond share. 0: 4 per CPU */
+    uint64_t registered_max; /* bytes of frames registered with each ring; 0: 1 GiB. Costs grow with its square */
+    enum bp_choice registered; /* BP_OFF: plain reads only */
+    uint32_t psync_threads;  /* threads that serve bp_get_start where io_uring is not used; 0: 8 */
+    void (*log)(void *ctx, const char *line); /* diagnostics, one line each, any thread; NULL: none */
+    void *log_ctx;
+    struct bp_error *error;  /* filled in when the open fails; may be NULL */
+};
+
+/*
+ * Open a pool. Reserves address space and touches almost none of it: memory is placed, populated and
+ * registered when frames are first needed. EINVAL: an option is wrong; ENOMEM: memory is larger than
+ * this machine's, or address space ran out; ENOTSUP: BP_ON or BP_IO_URING cannot be had. Thread safe.
+ */
+BP_API BP_NODISCARD int bp_pool_open(const struct bp_pool_options *, bp_pool **);
+
+/*
+ * Close a pool: waits for reads under way, closes its files, gives its memory back. EBUSY: sessions are
+ * still open (or refs held); nothing was closed, the text (error may be NULL) names the holders; retry
+ * after they are closed. The pool must not be used by another thread during or after a close that succeeds.
+ */
+BP_API BP_NODISCARD int bp_pool_close(bp_pool *, struct bp_error *error);
+
+/* One facility of the machine: what was asked for, what is used, why, and what would change it. */
+struct bp_cap {
+    const char *name;   /* "io_uring", "registered buffers", "huge pages", ... */
+    const char *asked;
+    const char *got;
+    char reason[120];   /* empty where got is what was asked */
+    char remedy[120];
+};
+/* Fill in up to n; returns how many there are. The names and words are static. Thread safe. */
+BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
+
+/* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
+#define BP_STATS_TABLE(X)                                                                          \
+    X(hits, "requests", COUNTER, "page requests answered from memory")                             \
+    X(misses, "requests", COUNTER, "page requests that started a read")                            \
+    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")        \
+    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")          \
+    X(evictions, "extents", COUNTER, "extents evicted")                                            \
+    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                           \
+    X(reads, "reads", COUNTER, "reads answered by the device")                                     \
+    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                                  \
+    X(read_errors, "reads", COUNTER, "reads that failed")                                          \
+    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer")     \
+    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                         \
+    X(busy, "requests", COUNTER, "requests that ended at the deadline")                            \
+    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                    \
+    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                    \
+    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                              \
+    X(memory_index, "bytes", GAUGE, "index nodes in use")                                          \
+    X(frames_total, "frames", GAUGE, "frames this pool can have")                                  \
+    X(frames_populated, "frames", GAUGE, "frames that have memory")                                \
+    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                          \
+    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")              \
+    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                     \
+    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                                \
+    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                         \
+    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")                   \
+    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                           \
+    X(sessions, "sessions", GAUGE, "sessions open")                                                \
+    X(files, "files", GAUGE, "files open")                                                         \
+    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")
+
+struct bp_stats {
+    size_t size; /* set by the caller to sizeof(struct bp_stats) */
+#define BP_STATS_FIELD(name, unit, kind, text) uint64_t name;
+    BP_STATS_TABLE(BP_STATS_FIELD)
+#undef BP_STATS_FIELD
+};
+
+/*
+ * Sum the counters of all sessions, past and present, and read the gauges. Cost grows with the number of
+ * sessions, not with the pool. A snapshot, not a transaction. Thread safe.
+ */
+BP_API int bp_pool_stats(bp_pool *, struct bp_stats *);
+
+enum bp_stat_kind { BP_STAT_COUNTER, BP_STAT_GAUGE };
+/* The i-th statistic, for exporters; returns false past the last. Strings are static. */
+BP_API bool bp_stats_item(const struct bp_stats *, unsigned i, const char **name, const char **unit,
+                          enum bp_stat_kind *kind, const char **text, uint64_t *value);
+
+/*
+ * Check the pool's invariants while it is in use: every index entry leads to a frame that agrees, every
+ * frame is bound at most once, free + bound + held = populated. 0, or EUCLEAN with the first
+ * disagreement in error (may be NULL). Slow; for tests and for the curious. Thread safe.
+ */
+BP_API int bp_pool_check(bp_pool *, struct bp_error *error);
+
+/* ---- files ------------------------------------------------------------------------------------- */
+
+struct bp_file_options {
+    size_t size;
+    enum bp_choice direct;  /* direct I/O; BP_ON fails the open where it does not work */
+    uint32_t extent_bytes;  /* a miss reads an extent of this size: 4 KiB times a power of two, up to 2 MiB and
+                               a sixteenth of the pool. 0: 4 KiB. Smaller extents are used where it does not fit */
+    struct bp_error *error; /* filled in when the open fails; may be NULL */
+};
+
+/*
+ * Open a regular file or a block device for reading. Options may be NULL. Opening a file (by device and
+ * inode) that this pool has open already returns the same handle once more: close it as often as it was
+ * opened; EEXIST if the options differ. ENOENT, EACCES, EISDIR, ... as open(2); EINVAL: not a file with
+ * pages, or an option is wrong; ENFILE: 8,191 files are open in this pool. Thread safe.
+ */
+BP_API BP_NODISCARD int bp_file_open(bp_pool *, const char *path, const struct bp_file_options *, bp_file **);
+
+/*
+ * Close a file: waits for its reads, drops its pages. EBUSY: pages are pinned, nothing was closed, the text
+ * (error may be NULL) says how many. No other thread may use the file during or after a close that succeeds.
+ */
+BP_API BP_NODISCARD int bp_file_close(bp_file *, struct bp_error *error);
+
+/*
+ * The file's size in bytes, asked of the file system now. Where it changed, a cached partial last page
+ * is dropped so that it is read again. Thread safe.
+ */
+BP_API int bp_file_size(bp_file *, uint64_t *bytes);
+
+/* Direct I/O in use? Thread safe. */
+BP_API bool bp_file_direct(const bp_file *);
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+struct bp_session_options {
+    size_t size;
+    const char *label;   /* names this session in BUSY texts; copied, 31 characters kept. NULL: "session N" */
+    uint32_t async_max;  /* bp_get_start operations under way at the most; 0: 1,024 */
+};
+
+/* Open a session; options may be NULL. ENOMEM, EMFILE. Thread safe. */
+BP_API BP_NODISCARD int bp_session_open(bp_pool *, const struct bp_session_options *, bp_session **);
+
+/*
+ * Close a session. Operations started and not yet polled are given up: their pages stay cached.
+ * EBUSY: refs are still held, nothing was closed.
+ */
+BP_API BP_NODISCARD int bp_session_close(bp_session *);
+
+/* Why the last failed call of this session failed, one line. Valid until the next call. Never NULL. */
+BP_API const char *bp_session_error(const bp_session *);
+
+/* ---- point access: views ------------------------------------------------------------------------ */
+
+/* An optimistic look at a page. Nothing is held; it need not be given back. */
+struct bp_view {
+    const void *data;      /* the page's BP_PAGE_SIZE bytes */
+    const uint64_t *state; /* the frame's state word, and what it was: for bp_view_valid */
+    uint64_t seen;
+};
+
+/*
+ * Look at a page without pinning it. A hit writes nothing shared; a miss reads the page and waits for
+ * it. BP_EOF, EIO and other errors of the read, ETIMEDOUT, EBUSY (held exclusively, or no frame, until
+ * the deadline; retry). What data points to may change or be replaced at any moment, and only
+ * bp_view_valid() tells; the memory itself stays mapped and readable while the pool is open.
+ */
+BP_API BP_NODISCARD int bp_read(bp_session *, bp_file *, uint64_t page, struct bp_view *);
+
+/*
+ * As bp_read for n pages, looked up together so that their cache misses overlap; hits only cost about
+ * a third. Misses are read in one submission. On an error no view is usable.
+ */
+BP_API BP_NODISCARD int bp_read_many(bp_session *, bp_file *, const uint64_t page[], unsigned n,
+                                     struct bp_view view[]);
+
+/* bits of the state word that must not have moved: the version and the exclusive latch */
+#define BP_VIEW_MASK 0xfffffffff8000000ull
+
+/*
+ * Whether everything read through the view so far is what the page held when bp_read returned.
+ * false: the page was changed, is being changed, or was evicted; start over from bp_read.
+ * The fence keeps the caller's loads from sinking below the check (a sequence lock's read side: H.-J.
+ * Boehm, "Can seqlocks get along with programming language memory models?", 2012).
+ */
+static inline bool bp_view_valid(const struct bp_view *view)
+{
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return ((__atomic_load_n(view->state, __ATOMIC_RELAXED) ^ view->seen) & BP_VIEW_MASK) == 0;
+}
+
+/*
+ * A remembered frame, 8 bytes, to be kept beside a page number (in a parent node, say). All zero: none.
+ * It is only ever a hint: it may be stale, copied, stored in a page, even garbage; the frame itself says
+ * whether it still holds the page. Meaningless in another pool or after a restart, but harmless there.
+ */
+struct bp_hint {
+    uint64_t word;
+};
+
+/* As bp_read, without an index walk while the hint still holds; refreshes the hint when it does not. */
+BP_API BP_NODISCARD int bp_read_hinted(bp_session *, bp_file *, uint64_t page, struct bp_hint *, struct bp_view *);
+
+/* ---- point access: refs ------------------------------------------------------------------------- */
+
+enum bp_mode {
+    BP_SHARED = 1,   /* others may read; nobody changes or evicts it */
+    BP_EXCLUSIVE = 2 /* nobody else reads; views taken before become invalid */
+};
+
+/* A pinned and latched extent. Owned by the caller from a get that returned 0 until bp_put. */
+struct bp_ref {
+    void *data;          /* the page asked for; read only under BP_SHARED */
+    uint64_t page;       /* its number */
+    size_t bytes;        /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
+    bp_session *session; /* the rest is the library's */
+    bp_file *file;
+    uint32_t frame;
+    uint32_t mode;
+};
+
+/*
+ * Pin a page. Waits for its read where it is absent. Errors as bp_read. Getting a page exclusively while
+ * this thread holds it in any mode waits for itself until the deadline: EBUSY.
+ */
+BP_API BP_NODISCARD int bp_get(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct bp_ref *);
+BP_API BP_NODISCARD int bp_get_hinted(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct bp_hint *,
+                                      struct bp_ref *);
+
+/*
+ * Let go. The ref must be the caller's and live; it is dead afterwards. May be called from another thread
+ * than the get's only if that thread also takes over the session.
+ */
+BP_API void bp_put(struct bp_ref *);
+
+/*
+ * Pin n pages, all or none: every miss goes to the device in one submission. On an error everything taken
+ * is given back. n pins at once: with fewer than n evictable extents the answer is EBUSY. For BP_EXCLUSIVE
+ * the pages must lie in different extents.
+ */
+BP_API BP_NODISCARD int bp_get_many(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode,
+                                    struct bp_ref[]);
+BP_API void bp_put_many(struct bp_ref[], unsigned n);
+
+/* Of the BP_PAGE_SIZE bytes of a page: how many lie inside the file. Less only for its last page; 0 past it. */
+BP_API size_t bp_page_file_bytes(const bp_file *, uint64_t page);
+
+/* ---- point access: for event loops --------------------------------------------------------------- */
+
+#define BP_MORE 1u /* bp_get_start: more follows; submission may wait for a start without it, or for bp_poll */
+
+/*
+ * Pin a page without ever blocking. 0: a hit, ref is filled in now. BP_PENDING: the read (or the wait for
+ * somebody else's read, latch or frame) goes on; bp_poll delivers the ref with this cookie. BP_LIMIT: poll
+ * first. BP_EOF and EINVAL at once; all later errors, also EBUSY and ETIMEDOUT at the deadline, through bp_poll.
+ */
+BP_API BP_NODISCARD int bp_get_start(bp_session *, bp_file *, uint64_t page, enum bp_mode, unsigned flags,
+                                     void *cookie, struct bp_ref *);
+
+struct bp_event {
+    void *cookie;
+    int result;        /* 0: ref is the caller's to put; else an error, and there is no ref */
+    struct bp_ref ref;
+};
+
+/*
+ * Deliver up to n finished operations; returns how many (0: none yet), or an error. timeout_ms: 0 looks
+ * and returns; more waits that long for a first one, unless nothing is under way. Submits what BP_MORE held back.
+ */
+BP_API int bp_poll(bp_session *, struct bp_event[], unsigned n, unsigned timeout_ms);
+
+/*
+ * A descriptor that becomes readable (poll, epoll, level-triggered) when bp_poll has something to do.
+ * Owned by the session; do not read from it and do not close it. Created by the first call. A thread that
+ * waits in epoll_wait may see EINTR without a signal when the kernel completes a read: wait again.
+ */
+BP_API int bp_session_fd(bp_session *);
+
+/* ---- ranges ------------------------------------------------------------------------------------- */
+
+/*
+ * Copy len bytes from offset (bytes) of the file, any alignment, across extents; misses of a stretch are
+ * read together. *done gets the bytes copied, also on an error; fewer than len with result 0 means the end of the file.
+ */
+BP_API BP_NODISCARD int bp_copy_out(bp_session *, bp_file *, uint64_t offset, size_t len, void *to, size_t *done);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Frames: a buddy allocator over the slabs, one per node, orders 0 to FRAMES_ORDER_MAX.
+ *
+ * A frame number counts 4 KiB units from the slabs' base, so a block of order k starts at a multiple of
+ * 2^k. Free blocks are bits in hierarchical bitmaps, one per order: the lowest block is found in a handful
+ * of steps and low addresses are used first, which keeps the upper end in whole blocks.
+ *
+ * Memory comes lazily: when a node has no free block of the order wanted, the next piece of one of its slabs is
+ * populated, then the next slab is placed, and only when there is none left (or the system refuses) the
+ * nearest other nodes are asked (counted as spill), and then the answer is -ENOMEM: time to evict.
+ *
+ * Thread safe: one lock per node. No lock is held while memory is populated, so freeing and
+ * allocating from what is there goes on meanwhile.
+ */
+#ifndef NUMA_FRAMES_H
+#define NUMA_FRAMES_H
+
+#include "numa/slab.h"
+
+#define FRAMES_ORDER_MAX 9
+
+struct frames;
+
+struct frames_stats {
+    uint64_t frames_total;     /* that the pool can have */
+    uint64_t frames_populated; /* that have memory */
+    uint64_t frames_free;      /* in the buddy */
+    uint64_t spilled;          /* blocks handed out from another node than asked */
+    unsigned slabs[3];         /* placed slabs by enum slab_backing */
+    char huge_reason[120];     /* why a slab is not on huge pages, empty if none stepped down */
+    char limit_reason[120];    /* why population stopped early, empty if it did not */
+};
+
+/* The topology is borrowed and must outlive the frames. bytes: a multiple of 4096. 0 or a negative errno. */
+int bpi_frames_open(const struct topology *, uint64_t bytes, enum slab_huge, struct frames **);
+void bpi_frames_close(struct frames *);
+
+/* First byte of frame 0. */
+char *bpi_frames_base(const struct frames *);
+/* Frames the pool can have: frame numbers are below this. Constant. */
+uint32_t bpi_frames_total(const struct frames *);
+/* Frame numbers at or above this have never been handed out. Only grows; relaxed. */
+uint32_t bpi_frames_high(const struct frames *);
+
+/*
+ * Take one block of 2^order frames for a session of this node; *first gets its first frame. 0; -ENOMEM: nothing free and
+ * nothing more to populate: evict; other negative errnos: SLAB_HUGE_ON could not be met.
+ */
+int bpi_frames_alloc(struct frames *, unsigned node, unsigned order, uint32_t *first);
+/* Take up to n single frames in ascending order under one lock; how many, or a negative errno if none. */
+int bpi_frames_alloc_many(struct frames *, unsigned node, uint32_t first[], unsigned n);
+/* Give back, each to its own node; merges buddies. */
+void bpi_frames_free(struct frames *, uint32_t first, unsigned order);
+void bpi_frames_free_many(struct frames *, const uint32_t frame[], unsigned n);
+
+void bpi_frames_stats(const struct frames *, struct frames_stats *);
+
+/* Slab of a frame, and whether that slab is fully populated (then it may be registered). Lock free. */
+unsigned bpi_frames_slab(const struct frames *, uint32_t frame);
+bool bpi_frames_slab_ready(const struct frames *, unsigned slab);
+unsigned bpi_frames_slab_count(const struct frames *);
+/* Address and bytes of a slab's part that belongs to the pool. */
+void bpi_frames_slab_range(const struct frames *, unsigned slab, void **at, size_t *bytes);
+
+/* Invariants (bits against counts, no block free twice or with its buddy). true if sound. Takes the locks. */
+bool bpi_frames_check(const struct frames *);
+
+#endif
