@@ -1,0 +1,5 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The same user, as C++.
+ */
+#include "consumer.c"
