@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The index of a file: a multi-order radix tree from page number to entry.
+ *
+ * An entry is 32 bits: a frame number, a shadow (what an evicted extent left), or nothing; and inside the tree, a node.
+ * Nodes have 64 slots, so a node's slots are four cache lines, and stand in one array that is addressed by node number;
+ * what only writers need (parent, counts) stands in a second array, so a reader touches exactly one line a level and
+ * learns the level from the root word.
+ *
+ * Multi-order: an extent of order k is stored at the level where it fits, in 2^(k mod 6) slots. Each of these slots
+ * holds the frame of *its own* first page (frame, frame + 64^level, ...): frames of an extent are contiguous, so every
+ * slot is right by itself. There is no sibling entry to follow, none that can dangle, and a lookup needs no order to
+ * find the very frame of the page asked for. Which slots belong together is known to writers by continuation bits in
+ * the node's head.
+ *
+ *      order 7 at page 128, frame 640                 slot   2          3            level 1 (64 pages a slot)
+ *                                                     entry  frame 640  frame 704
+ *                                                     cont   0          1
+ *
+ * Readers take no lock and write nothing. Nodes are type-stable: their memory stays nodes while the pool is open. A
+ * reader inside an RCU section (urcu-bp) gets exact answers, since nodes are reused only after a grace period. A reader
+ * outside of one may pass through a node that was reused meanwhile; its answer is then a guess that the frame must
+ * confirm (frame.h: identity), and "nothing" must be confirmed by an insert. That is what the pool's hit path does, and
+ * why it pays for no section.
+ *
+ * Writers take the index's lock and bring blank nodes along in a magazine that was filled before, so nothing can fail
+ * half way.
+ */
+#ifndef BUFPOOL_INDEX_H
+#define BUFPOOL_INDEX_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint32_t index_entry;
+
+#define INDEX_SHIFT      6
+#define INDEX_SLOTS      64u
+#define INDEX_ORDER_MAX  18
+#define INDEX_HEIGHT_MAX 11 /* 11 * 6 >= 64 */
+
+#define ENTRY_NONE       0u
+#define ENTRY_TAG        3u
+#define ENTRY_FRAME      1u
+#define ENTRY_NODE       2u
+#define ENTRY_SHADOW     3u
+#define ENTRY_NUMBER_MAX (UINT32_MAX >> 2) /* frame and node numbers are below 2^30 */
+
+static inline bool entry_is_frame(index_entry e)
+{
+    return (e & ENTRY_TAG) == ENTRY_FRAME;
+}
+static inline bool entry_is_node(index_entry e)
+{
+    return (e & ENTRY_TAG) == ENTRY_NODE;
+}
+static inline bool entry_is_shadow(index_entry e)
+{
+    return (e & ENTRY_TAG) == ENTRY_SHADOW;
+}
+static inline uint32_t entry_number(index_entry e)
+{
+    return e >> 2;
+}
+static inline index_entry entry_of_frame(uint32_t frame)
+{
+    return frame << 2 | ENTRY_FRAME;
+}
+
+/*
+ * A shadow: clock of the eviction (23 bits, compared with wrap-around), order of the extent (5), heat it had (2).
+ */
+#define SHADOW_CLOCK_BITS 23
+#define SHADOW_CLOCK_MASK ((1u << SHADOW_CLOCK_BITS) - 1)
+
+static inline index_entry entry_of_shadow(uint32_t clock, unsigned order, unsigned heat)
+{
+    return (clock & SHADOW_CLOCK_MASK) << 9 | (order & 31u) << 4 | (heat & 3u) << 2 | ENTRY_SHADOW;
+}
+static inline uint32_t shadow_clock(index_entry e)
+{
+    return e >> 9;
+}
+static inline unsigned shadow_order(index_entry e)
+{
+    return e >> 4 & 31u;
+}
+static inline unsigned shadow_heat(index_entry e)
+{
+    return e >> 2 & 3u;
+}
+/* Clock ticks from the shadow's eviction to now. */
+static inline uint32_t shadow_age(index_entry e, uint32_t now)
+{
+    return (now - shadow_clock(e)) & SHADOW_CLOCK_MASK;
+}
+static inline bool shadow_newer(index_entry a, index_entry b)
+{
+    return shadow_age(b, shadow_clock(a)) < 1u << (SHADOW_CLOCK_BITS - 1);
+}
+
+/* ---- nodes: one array for all indexes of a pool ---- */
+
+#define NODE_NONE UINT32_MAX
+
+struct node_head {   /* one cache line; under the lock of the index that has the node */
+    uint64_t cont;   /* bit i: slot i belongs to the same entry as slot i - 1 */
+    uint32_t parent; /* NODE_NONE at the top */
+    uint32_t older;  /* list of nodes that hold only shadows; also the free list */
+    uint32_t newer;
+    uint8_t shift;   /* a slot covers 2^shift pages */
+    uint8_t offset;  /* slot in the parent */
+    uint8_t used;    /* slots that hold something */
+    uint8_t shadows; /* of these, shadows */
+    bool listed;     /* on the list of nodes that hold only shadows */
+    uint8_t pad[35];
+};
+
+struct index_nodes {
+    _Atomic index_entry (*slot)[INDEX_SLOTS]; /* by node number */
+    struct node_head *head;
+    uint32_t limit;       /* nodes there is address space for */
+    pthread_mutex_t lock; /* of the rest; innermost of all locks */
+    uint32_t fresh;       /* numbers at or above were never used */
+    uint32_t free;        /* list of blank-able nodes */
+    uint32_t limbo;       /* list of nodes that readers may still be in */
+    uint32_t limbo_count;
+    _Atomic uint32_t in_use;      /* taken and not given back, magazines included */
+    _Atomic uint32_t shadow_only; /* of these, on the indexes' lists */
+};
+
+/* limit: the most nodes ever. 0 or -ENOMEM. */
+int bpi_nodes_open(struct index_nodes *, uint32_t limit);
+void bpi_nodes_close(struct index_nodes *);
+
+/*
+ * Blank nodes brought along by a writer. One insert may need a path from a new root down to a leaf, and the growth of
+ * the root above what was there.
+ */
+#define INSERT_NODES   (2 * INDEX_HEIGHT_MAX - 2)
+#define MAGAZINE_NODES (INSERT_NODES + 12)
+struct node_magazine {
+    uint32_t count;
+    uint32_t node[MAGAZINE_NODES];
+};
+/*
+ * Fill up to MAGAZINE_NODES when fewer than INSERT_NODES are left. No index lock may be held; may wait for a
+ * grace period, unless the caller is inside a reader's section. 0 or -ENOMEM.
+ */
+int bpi_magazine_fill(struct index_nodes *, struct node_magazine *);
+void bpi_magazine_drain(struct index_nodes *, struct node_magazine *);
+
+/* ---- an index ---- */
+
+struct index {
+    _Atomic uint64_t root; /* entry in the low half; above it the pages covered as a shift: 0, 6, 12 .. 66 */
+    struct index_nodes *nodes;
+    pthread_mutex_t lock;    /* writers */
+    uint32_t oldest, newest; /* nodes that hold only shadows, by time of becoming so */
+    uint32_t node_count;
+    uint64_t live; /* extents present */
+};
+
+void bpi_index_init(struct index *, struct index_nodes *);
+/* Forget everything; no extent may be present. The index can be used again. */
+void bpi_index_clear(struct index *);
+void bpi_index_destroy(struct index *); /* clear first */
+
+/* One step down. acquire: a node is complete before its entry is stored. */
+static inline index_entry index_slot_load(const struct index_nodes *nodes, index_entry node, uint64_t slot)
+{
+    return atomic_load_explicit(&nodes->slot[entry_number(node)][slot], memory_order_acquire);
+}
+
+/*
+ * The entry that covers a page: a frame (of exactly this page), a shadow, or nothing. Lock free; see above for what
+ * it means outside an RCU section. About 8 instructions a level; one cache line a level.
+ */
+static inline index_entry bpi_index_load(const struct index *x, uint64_t page)
+{
+    const struct index_nodes *nodes = x->nodes;
+    uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
+    unsigned shift = (unsigned)(root >> 32);
+    index_entry e = (index_entry)root;
+
+    if (shift < 64 && page >> shift)
+        return ENTRY_NONE;
+    while (entry_is_node(e) && shift) {
+        shift -= INDEX_SHIFT;
+        e = index_slot_load(nodes, e, page >> shift & (INDEX_SLOTS - 1));
+    }
+    if (entry_is_frame(e))
+        return e + (uint32_t)((page & ((1ull << shift) - 1)) << 2);
+    return entry_is_shadow(e) ? e : ENTRY_NONE; /* a node here: passed through one that was reused */
+}
+
+/* What an insert met. */
+struct index_insert {
+    index_entry shadow; /* newest shadow replaced or split, ENTRY_NONE if none */
+    uint32_t shadows;   /* how many were replaced */
+    uint32_t frame;     /* -EEXIST: frame of the first page in conflict, */
+    uint64_t page;      /* and that page */
+};
+
+/*
+ * Enter the extent of 2^order pages at page (a multiple of 2^order, order <= INDEX_ORDER_MAX) in one walk under the
+ * lock: conflict check, shadows met, and position come out of the same descent (after K. Song's "mm/filemap: optimize
+ * filemap folio adding", Linux 6.10). 0; -EEXIST: something live is in the range, nothing was changed. The magazine
+ * must have been filled. A larger shadow is split along the path only; its other pages keep it.
+ */
+int bpi_index_insert(struct index *, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *,
+                     struct index_insert *);
+
+/*
+ * Take out the extent that was entered with this frame; leaves `shadow`, or nothing (ENTRY_NONE). false: not
+ * there (nothing changed).
+ */
+bool bpi_index_erase(struct index *, uint64_t page, unsigned order, uint32_t frame, index_entry shadow);
+
+/* Drop up to n of the nodes that hold only shadows, oldest first; how many were dropped. */
+unsigned bpi_index_reclaim(struct index *, unsigned n);
+
+/*
+ * First live entry at or after a page: true, its page (of the slot, not of the extent: every slot of an extent is
+ * found) and frame. Takes the lock; walks over nothing and shadows in steps of whole slots.
+ */
+bool bpi_index_next(struct index *, uint64_t from, uint64_t *page, uint32_t *frame);
+
+/* The order of the entry covering a page, 0 if none; for tests. Takes the lock. */
+unsigned bpi_index_order(struct index *, uint64_t page);
+
+/* Invariants: counts, parents, continuation bits, minimal height, list membership. Takes the lock. */
+bool bpi_index_check(struct index *);
+
+#endif
