@@ -150,7 +150,8 @@ point_row() {
     local label=$1 keys=$2 n=20000 rate p50 p99 before after start
     say "measuring: $label"
     read -r rate p50 p99 < <(bench "$keys" $n) || die "redis-benchmark gave no figures"
-    n=$(awk -v r="$rate" -v s=$seconds 'BEGIN { n = int(r * s); print n < 20000 ? 20000 : n > 5000000 ? 5000000 : n }')
+    n=$(awk -v rate="$rate" -v s=$seconds 'BEGIN { print int(rate * s) }')
+    n=$((n < 20000 ? 20000 : n > 5000000 ? 5000000 : n))
     before=$work/before after=$work/after
     point_stats >"$before"
     start=$(date +%s%N)
