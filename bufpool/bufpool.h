@@ -57,13 +57,13 @@ extern "C" {
 #define BP_VERSION_PATCH 0
 
 #define BP_PAGE_SHIFT 12
-#define BP_PAGE_SIZE 4096u       /* bytes of a page */
-#define BP_PAGE_MAX (1ull << 51) /* page numbers are below this */
-#define BP_ORDER_MAX 9           /* largest extent: 2^9 pages, 2 MiB */
-#define BP_MEMORY_MIN (1u << 20) /* smallest pool, bytes */
+#define BP_PAGE_SIZE  4096u        /* bytes of a page */
+#define BP_PAGE_MAX   (1ull << 51) /* page numbers are below this */
+#define BP_ORDER_MAX  9            /* largest extent: 2^9 pages, 2 MiB */
+#define BP_MEMORY_MIN (1u << 20)   /* smallest pool, bytes */
 
 #if defined(__GNUC__)
-#define BP_API __attribute__((visibility("default")))
+#define BP_API       __attribute__((visibility("default")))
 #define BP_NODISCARD __attribute__((warn_unused_result))
 #else
 #define BP_API
@@ -84,10 +84,10 @@ typedef struct bp_session bp_session;
  *   EINVAL     an argument is wrong; the detail text says which
  *   EIO, ...   what the device or the file system answered to a read; a retry reads again
  */
-#define BP_ERROR_TABLE(X)                                                                          \
-    X(BP_EOF, -10001, "the page lies past the end of the file")                                    \
-    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool")                 \
-    X(BP_CLOSED, -10003, "the pool is being closed")                                               \
+#define BP_ERROR_TABLE(X)                                                          \
+    X(BP_EOF, -10001, "the page lies past the end of the file")                    \
+    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool") \
+    X(BP_CLOSED, -10003, "the pool is being closed")                               \
     X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first")
 
 enum bp_code {
@@ -120,17 +120,17 @@ enum bp_io { BP_IO_TRY = 0, BP_IO_URING = 1, BP_IO_PSYNC = 2 };
  */
 struct bp_pool_options {
     size_t size;
-    uint64_t memory;         /* bytes for everything: frames, descriptors, index. At least BP_MEMORY_MIN */
-    enum bp_choice huge;     /* huge pages: BP_ON fails the open rather than use 4 KiB pages */
-    enum bp_io io;           /* BP_IO_URING fails the open rather than use pread */
-    uint32_t wait_ms;        /* deadline of every wait, milliseconds; 0: 10,000 */
-    uint32_t channels_max;   /* io_uring rings at the most; sessions beyond share. 0: 4 per CPU */
-    uint64_t registered_max; /* bytes of frames registered with each ring; 0: 1 GiB. Costs grow with its square */
+    uint64_t memory;           /* bytes for everything: frames, descriptors, index. At least BP_MEMORY_MIN */
+    enum bp_choice huge;       /* huge pages: BP_ON fails the open rather than use 4 KiB pages */
+    enum bp_io io;             /* BP_IO_URING fails the open rather than use pread */
+    uint32_t wait_ms;          /* deadline of every wait, milliseconds; 0: 10,000 */
+    uint32_t channels_max;     /* io_uring rings at the most; sessions beyond share. 0: 4 per CPU */
+    uint64_t registered_max;   /* bytes of frames registered with each ring; 0: 1 GiB. Costs grow with its square */
     enum bp_choice registered; /* BP_OFF: plain reads only */
-    uint32_t psync_threads;  /* threads that serve bp_get_start where io_uring is not used; 0: 8 */
+    uint32_t psync_threads;    /* threads that serve bp_get_start where io_uring is not used; 0: 8 */
     void (*log)(void *ctx, const char *line); /* diagnostics, one line each, any thread; NULL: none */
     void *log_ctx;
-    struct bp_error *error;  /* filled in when the open fails; may be NULL */
+    struct bp_error *error; /* filled in when the open fails; may be NULL */
 };
 
 /*
@@ -149,44 +149,44 @@ BP_API BP_NODISCARD int bp_pool_close(bp_pool *, struct bp_error *error);
 
 /* One facility of the machine: what was asked for, what is used, why, and what would change it. */
 struct bp_cap {
-    const char *name;   /* "io_uring", "registered buffers", "huge pages", ... */
+    const char *name; /* "io_uring", "registered buffers", "huge pages", ... */
     const char *asked;
     const char *got;
-    char reason[120];   /* empty where got is what was asked */
+    char reason[120]; /* empty where got is what was asked */
     char remedy[120];
 };
 /* Fill in up to n; returns how many there are. The names and words are static. Thread safe. */
 BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
-#define BP_STATS_TABLE(X)                                                                          \
-    X(hits, "requests", COUNTER, "page requests answered from memory")                             \
-    X(misses, "requests", COUNTER, "page requests that started a read")                            \
-    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")        \
-    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")          \
-    X(evictions, "extents", COUNTER, "extents evicted")                                            \
-    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                           \
-    X(reads, "reads", COUNTER, "reads answered by the device")                                     \
-    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                                  \
-    X(read_errors, "reads", COUNTER, "reads that failed")                                          \
-    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer")     \
-    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                         \
-    X(busy, "requests", COUNTER, "requests that ended at the deadline")                            \
-    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                    \
-    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                    \
-    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                              \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                          \
-    X(frames_total, "frames", GAUGE, "frames this pool can have")                                  \
-    X(frames_populated, "frames", GAUGE, "frames that have memory")                                \
-    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                          \
-    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")              \
-    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                     \
-    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                                \
-    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                         \
-    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")                   \
-    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                           \
-    X(sessions, "sessions", GAUGE, "sessions open")                                                \
-    X(files, "files", GAUGE, "files open")                                                         \
+#define BP_STATS_TABLE(X)                                                                      \
+    X(hits, "requests", COUNTER, "page requests answered from memory")                         \
+    X(misses, "requests", COUNTER, "page requests that started a read")                        \
+    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")    \
+    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")      \
+    X(evictions, "extents", COUNTER, "extents evicted")                                        \
+    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                       \
+    X(reads, "reads", COUNTER, "reads answered by the device")                                 \
+    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                              \
+    X(read_errors, "reads", COUNTER, "reads that failed")                                      \
+    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer") \
+    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                     \
+    X(busy, "requests", COUNTER, "requests that ended at the deadline")                        \
+    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                \
+    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
+    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
+    X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
+    X(frames_total, "frames", GAUGE, "frames this pool can have")                              \
+    X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
+    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
+    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")          \
+    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                 \
+    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                            \
+    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                     \
+    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")               \
+    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                       \
+    X(sessions, "sessions", GAUGE, "sessions open")                                            \
+    X(files, "files", GAUGE, "files open")                                                     \
     X(channels, "channels", GAUGE, "rings (or their stand-ins) open")
 
 struct bp_stats {
@@ -251,8 +251,8 @@ BP_API bool bp_file_direct(const bp_file *);
 
 struct bp_session_options {
     size_t size;
-    const char *label;   /* names this session in BUSY texts; copied, 31 characters kept. NULL: "session N" */
-    uint32_t async_max;  /* bp_get_start operations under way at the most; 0: 1,024 */
+    const char *label;  /* names this session in BUSY texts; copied, 31 characters kept. NULL: "session N" */
+    uint32_t async_max; /* bp_get_start operations under way at the most; 0: 1,024 */
 };
 
 /* Open a session; options may be NULL. ENOMEM, EMFILE. Thread safe. */
@@ -288,8 +288,7 @@ BP_API BP_NODISCARD int bp_read(bp_session *, bp_file *, uint64_t page, struct b
  * As bp_read for n pages, looked up together so that their cache misses overlap; hits only cost about
  * a third. Misses are read in one submission. On an error no view is usable.
  */
-BP_API BP_NODISCARD int bp_read_many(bp_session *, bp_file *, const uint64_t page[], unsigned n,
-                                     struct bp_view view[]);
+BP_API BP_NODISCARD int bp_read_many(bp_session *, bp_file *, const uint64_t page[], unsigned n, struct bp_view view[]);
 
 /* bits of the state word that must not have moved: the version and the exclusive latch */
 #define BP_VIEW_MASK 0xfffffffff8000000ull
@@ -371,12 +370,12 @@ BP_API size_t bp_page_file_bytes(const bp_file *, uint64_t page);
  * somebody else's read, latch or frame) goes on; bp_poll delivers the ref with this cookie. BP_LIMIT: poll
  * first. BP_EOF and EINVAL at once; all later errors, also EBUSY and ETIMEDOUT at the deadline, through bp_poll.
  */
-BP_API BP_NODISCARD int bp_get_start(bp_session *, bp_file *, uint64_t page, enum bp_mode, unsigned flags,
-                                     void *cookie, struct bp_ref *);
+BP_API BP_NODISCARD int bp_get_start(bp_session *, bp_file *, uint64_t page, enum bp_mode, unsigned flags, void *cookie,
+                                     struct bp_ref *);
 
 struct bp_event {
     void *cookie;
-    int result;        /* 0: ref is the caller's to put; else an error, and there is no ref */
+    int result; /* 0: ref is the caller's to put; else an error, and there is no ref */
     struct bp_ref ref;
 };
 

@@ -8,13 +8,16 @@
  * faster (bufpool-bench descriptor-layout). The price: latching a page moves the line of its three neighbours too.
  *
  *  63                         28  27    26....15  14...10  9 8 7    6    5     4       3      2       1..0
- *  version (36)              EXCL  shared(12) order(5) (reserved) FREE TAIL WAITERS FAILED READING heat
+ *  version (36)              EXCL  shared(12) order(5) (reserved) BOUND TAIL WAITERS FAILED READING heat
+ *
+ * A free frame's word is its version and nothing else, so memory fresh from the system is free frames. BOUND is set in
+ * heads.
  *
  * The low half is the futex word. The descriptor of an extent's first frame ("head") speaks for the extent; those of
  * the other frames hold TAIL and the order, from which the head follows, since extents are naturally aligned.
  *
  *   name                 from                       to                         rule in RULES.md
- *   frame_publish        FREE|EXCL                  EXCL|READING, pins 1       T1  by the allocator, before anybody can
+ *   frame_publish        free                       EXCL|READING, pins 1       T1  by the allocator, before anybody can
  * see it frame_join           READING                    READING, pins + 1          T2 frame_read_done EXCL|READING
  * pins only                  T3  by whoever reaps the read frame_fail           EXCL|READING               EXCL|FAILED
  * T4  after the index entry is gone frame_pin            no EXCL                    pins + 1                   T5
@@ -23,10 +26,10 @@
  *   frame_upgrade        no EXCL, pins 1 (own)      EXCL                       T8
  *   frame_unlock         EXCL                       version + 1                T9
  *   frame_claim          as frame_lock, cold        EXCL                       T10 eviction
- *   frame_unbind         EXCL, no pins              FREE|EXCL, version + 1     T11 after the index entry is gone
+ *   frame_unbind         EXCL, no pins              free, version + 1          T11 after the index entry is gone
  *   frame_cool           heat > 0                   heat - 1                   T12
  *   frame_warm           heat < full                heat + 1                   T13
- *   frame_await          any but FREE               WAITERS                    T14
+ *   frame_await          any bound                  WAITERS                    T14
  */
 #ifndef BUFPOOL_FRAME_H
 #define BUFPOOL_FRAME_H
@@ -43,11 +46,12 @@
 #define FRAME_FAILED      (1ull << 3)
 #define FRAME_WAITERS     (1ull << 4)
 #define FRAME_TAIL        (1ull << 5)
-#define FRAME_FREE        (1ull << 6)
+#define FRAME_BOUND       (1ull << 6)
 #define FRAME_ORDER_SHIFT 10
 #define FRAME_ORDER       (0x1full << FRAME_ORDER_SHIFT)
 #define FRAME_PIN         (1ull << 15)
 #define FRAME_PINS        (0xfffull << 15)
+#define FRAME_PINS_MAX    (FRAME_PINS - FRAME_PIN) /* one is left for whoever fails the read (T4) */
 #define FRAME_EXCL        (1ull << 27)
 #define FRAME_VERSION_ONE (1ull << 28)
 #define FRAME_VERSION     (~0ull << 28)
@@ -63,7 +67,7 @@ _Static_assert((FRAME_VERSION | FRAME_EXCL) == BP_VIEW_MASK, "the public header 
 
 struct frame {
     _Atomic uint64_t state;
-    _Atomic uint64_t id; /* changes only while the state word is FREE|EXCL: stable under any unchanged version */
+    _Atomic uint64_t id; /* changes only while the frame is free: stable under any unchanged version */
 };
 
 /* The cold part: only misses and exclusive latches touch it. */
@@ -103,20 +107,20 @@ static inline uint64_t frame_id(const struct frame *f)
 
 /*
  * T1. The frame is the caller's alone, so these are plain stores (no locked instruction); a reader with a stale
- * translation sees FREE until the last one, whose release makes tails and identity visible with it.
+ * translation sees a free frame until the last one, whose release makes tails and identity visible with it.
  */
 static inline void frame_publish(struct frame *head, uint64_t id, unsigned order, unsigned heat)
 {
     uint64_t version = atomic_load_explicit(&head->state, memory_order_relaxed) & FRAME_VERSION;
     uint64_t bits = (uint64_t)order << FRAME_ORDER_SHIFT;
 
-    assert(atomic_load_explicit(&head->state, memory_order_relaxed) & FRAME_FREE);
+    assert(!(atomic_load_explicit(&head->state, memory_order_relaxed) & ~FRAME_VERSION));
     for (uint32_t i = 1; i < 1u << order; i++) {
         uint64_t old = atomic_load_explicit(&head[i].state, memory_order_relaxed) & FRAME_VERSION;
         atomic_store_explicit(&head[i].state, old | FRAME_TAIL | FRAME_EXCL | bits, memory_order_relaxed);
     }
     atomic_store_explicit(&head->id, id, memory_order_relaxed);
-    atomic_store_explicit(&head->state, version | FRAME_EXCL | FRAME_READING | FRAME_PIN | bits | heat,
+    atomic_store_explicit(&head->state, version | FRAME_BOUND | FRAME_EXCL | FRAME_READING | FRAME_PIN | bits | heat,
                           memory_order_release);
 }
 
@@ -128,7 +132,7 @@ static inline bool frame_pin_from(struct frame *f, uint64_t seen)
 {
     uint64_t warmer = (seen & FRAME_HEAT) != FRAME_HEAT ? 1 : 0; /* T13 in the same store: no extra write */
 
-    return (seen & FRAME_PINS) != FRAME_PINS &&
+    return (seen & FRAME_PINS) < FRAME_PINS_MAX &&
            atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + FRAME_PIN + warmer, memory_order_acquire,
                                                    memory_order_relaxed);
 }
@@ -139,14 +143,17 @@ static inline uint64_t frame_read_done(struct frame *f)
     return atomic_fetch_and_explicit(&f->state, ~(FRAME_READING | FRAME_EXCL | FRAME_WAITERS), memory_order_release);
 }
 
-/* T4. release: the error code in the cold part is there for everybody who sees FAILED. Returns the word before. */
+/*
+ * T4. The caller gets a pin of its own: without it the last of those who wait could free the frame under its hands.
+ * release: the error code in the cold part is there for everybody who sees FAILED. Returns the word before.
+ */
 static inline uint64_t frame_fail(struct frame *f)
 {
     uint64_t seen = atomic_load_explicit(&f->state, memory_order_relaxed);
     uint64_t next;
 
     do {
-        next = (seen & ~(FRAME_READING | FRAME_WAITERS)) | FRAME_FAILED;
+        next = ((seen & ~(FRAME_READING | FRAME_WAITERS)) | FRAME_FAILED) + FRAME_PIN;
     } while (
         !atomic_compare_exchange_weak_explicit(&f->state, &seen, next, memory_order_release, memory_order_relaxed));
     return seen;
@@ -204,13 +211,12 @@ static inline uint64_t frame_unbind(struct frame *head)
 
     assert((seen & FRAME_EXCL) && !(seen & (FRAME_PINS | FRAME_READING)));
     do {
-        next = ((seen & FRAME_VERSION) + FRAME_VERSION_ONE) | FRAME_FREE | FRAME_EXCL;
+        next = (seen & FRAME_VERSION) + FRAME_VERSION_ONE;
     } while (
         !atomic_compare_exchange_weak_explicit(&head->state, &seen, next, memory_order_release, memory_order_relaxed));
     for (uint32_t i = 1; i < count; i++) {
         uint64_t old = atomic_load_explicit(&head[i].state, memory_order_relaxed) & FRAME_VERSION;
-        atomic_store_explicit(&head[i].state, (old + FRAME_VERSION_ONE) | FRAME_FREE | FRAME_EXCL,
-                              memory_order_release);
+        atomic_store_explicit(&head[i].state, old + FRAME_VERSION_ONE, memory_order_release);
     }
     return seen;
 }
@@ -245,13 +251,18 @@ static inline uint64_t frame_clear_waiters(struct frame *f)
     return atomic_fetch_and_explicit(&f->state, ~FRAME_WAITERS, memory_order_relaxed);
 }
 
-/* Every combination of bits that a settled word may show: for tests and bp_pool_check. */
+static inline bool frame_is_free(uint64_t s)
+{
+    return !(s & (FRAME_BOUND | FRAME_TAIL));
+}
+
+/* Every combination of bits that a word may show: for tests and bp_pool_check. */
 static inline bool frame_is_valid(uint64_t s)
 {
-    if (s & FRAME_FREE)
-        return (s & FRAME_EXCL) && !(s & (FRAME_PINS | FRAME_READING | FRAME_FAILED | FRAME_TAIL));
+    if (frame_is_free(s))
+        return !(s & ~FRAME_VERSION);
     if (s & FRAME_TAIL)
-        return (s & FRAME_EXCL) && !(s & (FRAME_PINS | FRAME_READING | FRAME_FAILED));
+        return (s & FRAME_EXCL) && !(s & (FRAME_BOUND | FRAME_PINS | FRAME_READING | FRAME_FAILED));
     if (s & (FRAME_READING | FRAME_FAILED))
         return (s & FRAME_EXCL) && (s & (FRAME_READING | FRAME_FAILED)) != (FRAME_READING | FRAME_FAILED);
     return !((s & FRAME_EXCL) && (s & FRAME_PINS)) && frame_order(s) <= BP_ORDER_MAX;

@@ -6,7 +6,7 @@
  *   I1  height is minimal: the top node has something beyond slot 0, or slot 0 holds an extent that needs this level
  *   I2  used counts non-empty slots, shadows those that hold shadows; a node with used 0 is not in the tree
  *   I3  cont bit i is set only where slots i - 1 and i hold one entry; an entry's slots are an aligned power of two
- *   I4  a node is on the shadow list exactly if used == shadows
+ *   I4  a node is on the shadow list, once, exactly if used == shadows
  *   I5  a child's parent and offset lead back to the slot that holds it
  */
 #include <assert.h>
@@ -24,20 +24,10 @@ struct row {
     unsigned count;
 };
 
-static inline index_entry root_entry(uint64_t root)
-{
-    return (index_entry)root;
-}
-
-static inline unsigned root_shift(uint64_t root)
-{
-    return (unsigned)(root >> 32);
-}
-
 /* release: whatever the new root leads to is complete */
 static void root_store(struct index *x, index_entry e, unsigned shift)
 {
-    atomic_store_explicit(&x->root, (uint64_t)shift << 32 | e, memory_order_release);
+    atomic_store_explicit(&x->root, (uint64_t)e << 32 | shift, memory_order_release);
 }
 
 static uint64_t root_load(const struct index *x)
@@ -70,6 +60,7 @@ void bpi_index_init(struct index *x, struct index_nodes *nodes)
 {
     memset(x, 0, sizeof(*x));
     x->nodes = nodes;
+    x->map = nodes->map;
     x->oldest = x->newest = NODE_NONE;
     pthread_mutex_init(&x->lock, NULL);
 }
@@ -128,10 +119,12 @@ static void list_update(struct index *x, uint32_t node)
 
 static uint32_t node_take(struct index *x, struct node_magazine *m, unsigned shift, uint32_t parent, unsigned offset)
 {
-    uint32_t node = m->node[--m->count];
-    struct node_head *h = head_of(x, node);
+    uint32_t node;
+    struct node_head *h;
 
-    assert(m->count < MAGAZINE_NODES);
+    assert(m->count > 0 && m->count <= MAGAZINE_NODES);
+    node = m->node[--m->count];
+    h = head_of(x, node);
     h->shift = (uint8_t)shift;
     h->parent = parent;
     h->offset = (uint8_t)offset;
@@ -194,14 +187,14 @@ static void prune(struct index *x, uint32_t node)
         node_drop(x, node);
         node = parent;
     }
-    for (root = root_load(x); entry_is_node(root_entry(root)); root = root_load(x)) {
-        uint32_t top = entry_number(root_entry(root));
+    for (root = root_load(x); entry_is_node(index_root_entry(root)); root = root_load(x)) {
+        uint32_t top = entry_number(index_root_entry(root));
 
         if (!top_is_superfluous(x, top, &only))
             break;
         if (entry_is_node(only))
             head_of(x, entry_number(only))->parent = NODE_NONE;
-        root_store(x, only, root_shift(root) - INDEX_SHIFT);
+        root_store(x, only, index_root_shift(root) - INDEX_SHIFT);
         node_drop(x, top);
     }
 }
@@ -215,15 +208,22 @@ static void note_shadow(struct index_insert *r, index_entry e)
         r->shadow = e;
 }
 
-/* Raise the top until a slot of `shift` pages fits at page (I1 needs no more). Nothing is there yet, so nothing
- * conflicts. */
-static void grow(struct index *x, uint64_t page, unsigned shift, struct node_magazine *m)
+/* Must the top be raised for an entry that ends at page `last` in a node that covers 2^shift pages? */
+static bool outgrows(uint64_t root, uint64_t last, unsigned shift)
+{
+    unsigned covered = index_root_shift(root);
+
+    return covered < shift || (covered < 64 && last >> covered);
+}
+
+/* Raise the top until it covers page `last` with 2^shift pages or more (I1 needs no more). */
+static void grow(struct index *x, uint64_t last, unsigned shift, struct node_magazine *m)
 {
     uint64_t root = root_load(x);
-    unsigned covered = root_shift(root);
-    index_entry e = root_entry(root);
+    unsigned covered = index_root_shift(root);
+    index_entry e = index_root_entry(root);
 
-    while ((covered < 64 && page >> covered) || covered < shift) {
+    while (covered < shift || (covered < 64 && last >> covered)) {
         uint32_t top;
 
         if (e == ENTRY_NONE) { /* empty: no node needed to reach up */
@@ -250,18 +250,21 @@ static void grow(struct index *x, uint64_t page, unsigned shift, struct node_mag
     }
 }
 
+/* The slots of a row as bits; a row is at most half a node. */
+static uint64_t row_bits(const struct row *row)
+{
+    return ((1ull << row->count) - 1) << row->first;
+}
+
 /* Slots of the entry that slot i belongs to. */
 static void entry_extent(const struct node_head *h, unsigned slot, unsigned *first, unsigned *count)
 {
-    unsigned a = slot;
-    unsigned b = slot + 1;
+    uint64_t begins = ~h->cont; /* bit 0 always is among them */
+    uint64_t above = slot + 1 < INDEX_SLOTS ? begins >> (slot + 1) : 0;
+    unsigned end = above ? slot + 1 + (unsigned)__builtin_ctzll(above) : INDEX_SLOTS;
 
-    while (h->cont >> a & 1)
-        a--;
-    while (b < INDEX_SLOTS && h->cont >> b & 1)
-        b++;
-    *first = a;
-    *count = b - a;
+    *first = 63 - (unsigned)__builtin_clzll(begins & (~0ull >> (63 - slot)));
+    *count = end - *first;
 }
 
 /*
@@ -299,9 +302,8 @@ static uint32_t make_child(struct index *x, uint32_t node, unsigned slot, struct
         for (unsigned i = 0; i < INDEX_SLOTS; i++)
             slot_set(x, child, i, e);
         c->cont = ~1ull;
-        c->used = c->shadows = INDEX_SLOTS;
+        c->used = c->shadows = INDEX_SLOTS; /* not listed: something live or a node is about to come in */
         h->shadows--;
-        list_update(x, child);
     }
     slot_set(x, node, slot, entry_of_node(child));
     list_update(x, node);
@@ -356,22 +358,28 @@ static bool row_conflict(struct index *x, const struct row *row, uint64_t page, 
 static void row_store(struct index *x, const struct row *row, index_entry e, uint32_t step)
 {
     struct node_head *h = head_of(x, row->node);
-    uint64_t bits = (row->count == INDEX_SLOTS ? ~0ull : (1ull << row->count) - 1) << row->first;
+    uint64_t bits = row_bits(row);
+    unsigned used = h->used;
+    unsigned shadows = h->shadows;
 
-    split_row(h, row->first, row->count);
+    if (h->cont & (bits | bits << 1)) {
+        split_row(h, row->first, row->count);
+        h->cont &= ~bits;
+    }
+    if (e != ENTRY_NONE)
+        h->cont |= bits & bits << 1;
     for (unsigned i = row->first; i < row->first + row->count; i++) {
         index_entry old = slot_get(x, row->node, i);
 
-        h->used = (uint8_t)(h->used + (old == ENTRY_NONE) - (e == ENTRY_NONE));
-        h->shadows = (uint8_t)(h->shadows - entry_is_shadow(old) + entry_is_shadow(e));
+        used = used + (old == ENTRY_NONE) - (e == ENTRY_NONE);
+        shadows = shadows + entry_is_shadow(e) - entry_is_shadow(old);
         slot_set(x, row->node, i, e);
         if (entry_is_node(old))
             subtree_drop(x, entry_number(old));
         e += step;
     }
-    h->cont &= ~bits;
-    if (e != ENTRY_NONE)
-        h->cont |= bits & ~(1ull << row->first);
+    h->used = (uint8_t)used;
+    h->shadows = (uint8_t)shadows;
     list_update(x, row->node);
 }
 
@@ -389,9 +397,9 @@ static bool insert_at_root(struct index *x, uint64_t page, unsigned order, uint3
                            int *rc)
 {
     uint64_t root = root_load(x);
-    index_entry e = root_entry(root);
+    index_entry e = index_root_entry(root);
 
-    if (root_shift(root) != 0)
+    if (index_root_shift(root) != 0)
         return false;
     if (entry_is_frame(e) && page == 0) {
         r->frame = entry_number(e);
@@ -409,11 +417,36 @@ static bool insert_at_root(struct index *x, uint64_t page, unsigned order, uint3
     return true;
 }
 
+/* The node that a row belongs into; nodes that are missing on the way are made. false: a larger extent covers it. */
+static bool descend(struct index *x, uint64_t page, struct row *row, struct node_magazine *m, struct index_insert *r)
+{
+    uint64_t root = root_load(x);
+    unsigned shift = index_root_shift(root) - INDEX_SHIFT;
+
+    row->node = entry_number(index_root_entry(root));
+    for (; shift != row->shift; shift -= INDEX_SHIFT) {
+        unsigned slot = (unsigned)(page >> shift & (INDEX_SLOTS - 1));
+        index_entry e = slot_get(x, row->node, slot);
+
+        if (entry_is_frame(e)) {
+            r->frame = entry_number(e) + (uint32_t)(page & ((1ull << shift) - 1));
+            r->page = page;
+            return false;
+        }
+        if (entry_is_node(e))
+            row->node = entry_number(e);
+        else /* below nothing or a shadow nothing is live: this insert will succeed */
+            row->node = make_child(x, row->node, slot, m);
+    }
+    return true;
+}
+
 int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *m,
                      struct index_insert *r)
 {
     struct row row = row_of(page, order);
-    index_entry e;
+    uint64_t last = page | ((1ull << order) - 1);
+    uint64_t root;
     int rc = 0;
 
     assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0 && m->count >= INSERT_NODES);
@@ -421,33 +454,26 @@ int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t fr
     pthread_mutex_lock(&x->lock);
     if (insert_at_root(x, page, order, frame, r, &rc))
         goto out;
-    /* an entry of several slots or of a higher level needs a node at its level even for page 0 */
-    grow(x, page | ((1ull << order) - 1), row.shift + INDEX_SHIFT, m);
-    e = root_entry(root_load(x));
-    for (;;) {
-        struct node_head *h = head_of(x, entry_number(e));
-        unsigned slot = (unsigned)(page >> h->shift & (INDEX_SLOTS - 1));
-
-        row.node = entry_number(e);
-        if (h->shift == row.shift)
-            break;
-        e = slot_get(x, row.node, slot);
-        if (entry_is_frame(e)) { /* a larger extent covers us */
-            r->frame = entry_number(e) + (uint32_t)(page & ((1ull << h->shift) - 1));
-            r->page = page;
+    root = root_load(x);
+    if (outgrows(root, last, row.shift + INDEX_SHIFT)) {
+        /* the range begins beyond all that there is, or it holds all: what is live is found before anything is made */
+        if (page == 0 && entry_is_node(index_root_entry(root)) &&
+            find_live(x, entry_number(index_root_entry(root)), 0, r))
             rc = -EEXIST;
-            goto out;
-        }
-        if (!entry_is_node(e))
-            e = entry_of_node(make_child(x, row.node, slot, m));
+        else
+            grow(x, last, row.shift + INDEX_SHIFT, m);
+        r->shadow = ENTRY_NONE; /* they are met again */
+        r->shadows = 0;
     }
-    if (row_conflict(x, &row, page, r)) {
+    if (!rc && (!descend(x, page, &row, m, r) || row_conflict(x, &row, page, r)))
         rc = -EEXIST;
-        prune(x, row.node); /* the height may have been raised for nothing */
-        goto out;
+    if (!rc) {
+        row_store(x, &row, entry_of_frame(frame), 4u << row.shift);
+        x->live++;
+    } else {
+        r->shadow = ENTRY_NONE;
+        r->shadows = 0;
     }
-    row_store(x, &row, entry_of_frame(frame), 4u << row.shift);
-    x->live++;
 out:
     pthread_mutex_unlock(&x->lock);
     return rc;
@@ -459,23 +485,33 @@ out:
 static bool find_row(struct index *x, uint64_t page, unsigned order, struct row *row)
 {
     uint64_t root = root_load(x);
-    unsigned covered = root_shift(root);
-    index_entry e = root_entry(root);
+    unsigned shift = index_root_shift(root);
+    index_entry e = index_root_entry(root);
 
     *row = row_of(page, order);
-    if (covered < 64 && page >> covered)
+    if (shift < 64 && page >> shift)
         return false;
-    if (covered == 0)
+    if (shift == 0)
         return order == 0;
     while (entry_is_node(e)) {
-        struct node_head *h = head_of(x, entry_number(e));
-
         row->node = entry_number(e);
-        if (h->shift == row->shift)
+        shift -= INDEX_SHIFT;
+        if (shift == row->shift)
             return true;
-        e = slot_get(x, row->node, (unsigned)(page >> h->shift & (INDEX_SLOTS - 1)));
+        e = slot_get(x, row->node, (unsigned)(page >> shift & (INDEX_SLOTS - 1)));
     }
     return false;
+}
+
+/* Does a row hold exactly one extent, and is it the one of this frame? */
+static bool row_is_extent(const struct index *x, const struct row *row, uint32_t frame)
+{
+    uint64_t cont = head_of(x, row->node)->cont;
+    uint64_t bits = row_bits(row);
+    uint64_t after = bits << 1 & ~bits; /* 0 at the end of a node */
+
+    return slot_get(x, row->node, row->first) == entry_of_frame(frame) &&
+           (cont & (bits | after)) == (bits & ~(1ull << row->first));
 }
 
 bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
@@ -486,11 +522,11 @@ bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t fr
     pthread_mutex_lock(&x->lock);
     found = find_row(x, page, order, &row);
     if (found && row.node == NODE_NONE) {
-        found = root_entry(root_load(x)) == entry_of_frame(frame);
+        found = index_root_entry(root_load(x)) == entry_of_frame(frame);
         if (found)
             root_store(x, shadow, 0);
     } else if (found) {
-        found = slot_get(x, row.node, row.first) == entry_of_frame(frame);
+        found = row_is_extent(x, &row, frame);
         if (found) {
             row_store(x, &row, shadow, 0);
             prune(x, row.node);
@@ -529,8 +565,8 @@ void bpi_index_clear(struct index *x)
     assert(x->live == 0);
     root = root_load(x);
     root_store(x, ENTRY_NONE, 0);
-    if (entry_is_node(root_entry(root)))
-        subtree_drop(x, entry_number(root_entry(root)));
+    if (entry_is_node(index_root_entry(root)))
+        subtree_drop(x, entry_number(index_root_entry(root)));
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -540,15 +576,15 @@ void bpi_index_clear(struct index *x)
 static index_entry locate(struct index *x, uint64_t page, uint32_t *node, unsigned *shift)
 {
     uint64_t root = root_load(x);
-    index_entry e = root_entry(root);
+    index_entry e = index_root_entry(root);
 
     *node = NODE_NONE;
-    *shift = root_shift(root);
+    *shift = index_root_shift(root);
     if (*shift < 64 && page >> *shift)
         return ENTRY_NONE;
     while (entry_is_node(e)) {
         *node = entry_number(e);
-        *shift = head_of(x, *node)->shift;
+        *shift -= INDEX_SHIFT;
         e = slot_get(x, *node, (unsigned)(page >> *shift & (INDEX_SLOTS - 1)));
     }
     return e;
@@ -560,10 +596,11 @@ bool bpi_index_next(struct index *x, uint64_t from, uint64_t *page, uint32_t *fr
     uint64_t top;
 
     pthread_mutex_lock(&x->lock);
-    top = root_shift(root_load(x)) < 64 ? (1ull << root_shift(root_load(x))) - 1 : UINT64_MAX;
+    top = index_root_shift(root_load(x)) < 64 ? (1ull << index_root_shift(root_load(x))) - 1 : UINT64_MAX;
     while (from <= top) {
         uint32_t node;
         unsigned shift;
+        unsigned slot;
         index_entry e = locate(x, from, &node, &shift);
         uint64_t last;
 
@@ -573,7 +610,14 @@ bool bpi_index_next(struct index *x, uint64_t from, uint64_t *page, uint32_t *fr
             found = true;
             break;
         }
-        last = from | ((1ull << shift) - 1);
+        if (node == NODE_NONE)
+            break;
+        slot = (unsigned)(from >> shift & (INDEX_SLOTS - 1));
+        do
+            e = ++slot < INDEX_SLOTS ? slot_get(x, node, slot) : ENTRY_NONE;
+        while (slot < INDEX_SLOTS && !entry_is_frame(e) && !entry_is_node(e));
+        /* the page before that slot; wraps to the last of all pages at the end of the top node */
+        last = (from & ~(((uint64_t)INDEX_SLOTS << shift) - 1)) + ((uint64_t)slot << shift) - 1;
         if (last >= top)
             break;
         from = last + 1;
@@ -599,60 +643,96 @@ unsigned bpi_index_order(struct index *x, uint64_t page)
     return order;
 }
 
-/* I2 to I5 for a node and below; adds up nodes and live extents. */
-static bool check_node(struct index *x, uint32_t node, uint32_t *nodes, uint64_t *live)
+/* A slot of a node: I3 and I5. */
+static bool check_slot(struct index *x, uint32_t node, unsigned slot)
+{
+    struct node_head *h = head_of(x, node);
+    index_entry e = slot_get(x, node, slot);
+    unsigned first;
+    unsigned count;
+
+    if (h->cont >> slot & 1) {
+        index_entry step = entry_is_frame(e) ? 4u << h->shift : 0;
+
+        return slot > 0 && entry_is_end(e) && e == slot_get(x, node, slot - 1) + step;
+    }
+    entry_extent(h, slot, &first, &count);
+    if ((count & (count - 1)) != 0 || (slot & (count - 1)) != 0)
+        return false;
+    if (entry_is_node(e)) {
+        struct node_head *c = head_of(x, entry_number(e));
+
+        return count == 1 && c->parent == node && c->offset == slot && c->shift + INDEX_SHIFT == h->shift;
+    }
+    return true;
+}
+
+struct census {
+    uint32_t nodes;
+    uint32_t listed;
+    uint64_t live;
+};
+
+/* I2 to I5 for a node and below; adds up what there is. Depth is bounded by the height. */
+static bool check_node(struct index *x, uint32_t node, struct census *sum)
 {
     struct node_head *h = head_of(x, node);
     unsigned used = 0;
     unsigned shadows = 0;
     bool sound = h->used > 0 && h->listed == (h->used == h->shadows);
 
-    (*nodes)++;
+    sum->nodes++;
+    sum->listed += h->listed;
     for (unsigned i = 0; i < INDEX_SLOTS && sound; i++) {
         index_entry e = slot_get(x, node, i);
-        bool cont = h->cont >> i & 1;
-        unsigned first;
-        unsigned count;
 
         used += e != ENTRY_NONE;
         shadows += entry_is_shadow(e);
-        *live += entry_is_frame(e) && !cont;
-        entry_extent(h, i, &first, &count);
-        sound = (count & (count - 1)) == 0 && (first & (count - 1)) == 0;
-        if (cont && i)
-            sound &= e == slot_get(x, node, i - 1) + (entry_is_frame(e) ? 4u << h->shift : 0) && !entry_is_node(e) && e;
-        sound &= !(cont && !i);
-        if (entry_is_node(e)) {
-            struct node_head *c = head_of(x, entry_number(e));
-
-            sound &= c->parent == node && c->offset == i && c->shift + INDEX_SHIFT == h->shift;
-            sound = sound && check_node(x, entry_number(e), nodes, live);
-        }
+        sum->live += entry_is_frame(e) && !(h->cont >> i & 1);
+        sound = check_slot(x, node, i) && (!entry_is_node(e) || check_node(x, entry_number(e), sum));
     }
     return sound && used == h->used && shadows == h->shadows;
 }
 
+/* The list leads from the oldest to the newest and back, over `count` nodes that know it. */
+static bool check_list(struct index *x, uint32_t count)
+{
+    uint32_t before = NODE_NONE;
+    uint32_t node = x->oldest;
+
+    for (; node != NODE_NONE && count; count--) {
+        struct node_head *h = head_of(x, node);
+
+        if (!h->listed || h->older != before)
+            return false;
+        before = node;
+        node = h->newer;
+    }
+    return node == NODE_NONE && count == 0 && x->newest == before;
+}
+
 bool bpi_index_check(struct index *x)
 {
-    uint32_t nodes = 0;
-    uint64_t live = 0;
+    struct census sum = {0};
     bool sound = true;
     uint64_t root;
+    index_entry e;
     index_entry only;
 
     pthread_mutex_lock(&x->lock);
     root = root_load(x);
-    if (entry_is_node(root_entry(root))) {
-        uint32_t top = entry_number(root_entry(root));
+    e = index_root_entry(root);
+    if (entry_is_node(e)) {
+        uint32_t top = entry_number(e);
 
         sound = head_of(x, top)->parent == NODE_NONE &&
-                head_of(x, top)->shift + (unsigned)INDEX_SHIFT == root_shift(root) &&
-                !top_is_superfluous(x, top, &only) && check_node(x, top, &nodes, &live);
+                head_of(x, top)->shift + (unsigned)INDEX_SHIFT == index_root_shift(root) &&
+                !top_is_superfluous(x, top, &only) && check_node(x, top, &sum);
     } else {
-        sound = root_shift(root) == 0;
-        live = entry_is_frame(root_entry(root));
+        sound = index_root_shift(root) == 0;
+        sum.live = entry_is_frame(e);
     }
-    sound &= nodes == x->node_count && live == x->live;
+    sound = sound && sum.nodes == x->node_count && sum.live == x->live && check_list(x, sum.listed);
     pthread_mutex_unlock(&x->lock);
     return sound;
 }

@@ -61,6 +61,11 @@ static inline bool entry_is_shadow(index_entry e)
 {
     return (e & ENTRY_TAG) == ENTRY_SHADOW;
 }
+/* A frame or a shadow: a walk ends here, above the last level too. */
+static inline bool entry_is_end(index_entry e)
+{
+    return e & 1;
+}
 static inline uint32_t entry_number(index_entry e)
 {
     return e >> 2;
@@ -119,36 +124,50 @@ struct node_head {   /* one cache line; under the lock of the index that has the
     uint8_t pad[35];
 };
 
+_Static_assert(sizeof(struct node_head) == 64, "a head is one cache line");
+
+/*
+ * Node 0 is the empty node: never handed out, never written. A walk that comes upon nothing goes on into it and finds
+ * nothing, so that a reader asks one question a level less.
+ */
+#define NODE_EMPTY 0u
+
 struct index_nodes {
-    _Atomic index_entry (*slot)[INDEX_SLOTS]; /* by node number */
+    const _Atomic index_entry *map;           /* the array as readers address it: index_down */
+    _Atomic index_entry (*slot)[INDEX_SLOTS]; /* by node number; in the map from entry 32 on */
     struct node_head *head;
-    uint32_t limit;       /* nodes there is address space for */
-    pthread_mutex_t lock; /* of the rest; innermost of all locks */
-    uint32_t fresh;       /* numbers at or above were never used */
-    uint32_t free;        /* list of blank-able nodes */
-    uint32_t limbo;       /* list of nodes that readers may still be in */
+    uint32_t limit;        /* the highest number, and how many there can be */
+    pthread_mutex_t lock;  /* of the rest; innermost of all locks */
+    pthread_cond_t passed; /* a grace period is over */
+    uint32_t fresh;        /* numbers at or above were never used */
+    uint32_t free;         /* list of nodes that nobody can be in */
+    uint32_t free_count;
+    uint32_t limbo; /* list of nodes that readers may still be in; the last of it */
+    uint32_t limbo_last;
     uint32_t limbo_count;
+    uint32_t passing;             /* nodes whose grace period somebody is waiting for */
     _Atomic uint32_t in_use;      /* taken and not given back, magazines included */
     _Atomic uint32_t shadow_only; /* of these, on the indexes' lists */
 };
 
-/* limit: the most nodes ever. 0 or -ENOMEM. */
+/* limit: the most nodes ever, the empty one not counted. 0 or -ENOMEM. */
 int bpi_nodes_open(struct index_nodes *, uint32_t limit);
 void bpi_nodes_close(struct index_nodes *);
 
 /*
- * Blank nodes brought along by a writer. One insert may need a path from a new root down to a leaf, and the growth of
- * the root above what was there.
+ * Blank nodes brought along by a writer. One insert may need a top above a lone page 0 and growth from there to the
+ * full height, and a path from that top down to a leaf.
  */
-#define INSERT_NODES   (2 * INDEX_HEIGHT_MAX - 2)
-#define MAGAZINE_NODES (INSERT_NODES + 12)
+#define INSERT_NODES   (2 * INDEX_HEIGHT_MAX - 1)
+#define MAGAZINE_NODES (INSERT_NODES + 11)
 struct node_magazine {
     uint32_t count;
     uint32_t node[MAGAZINE_NODES];
 };
 /*
  * Fill up to MAGAZINE_NODES when fewer than INSERT_NODES are left. No index lock may be held; may wait for a
- * grace period, unless the caller is inside a reader's section. 0 or -ENOMEM.
+ * grace period, unless the caller is inside a reader's section. 0; -ENOMEM: the limit is reached, the magazine is as it
+ * was; retry after extents or shadows have gone. Thread safe; a magazine belongs to one thread at a time.
  */
 int bpi_magazine_fill(struct index_nodes *, struct node_magazine *);
 void bpi_magazine_drain(struct index_nodes *, struct node_magazine *);
@@ -156,10 +175,12 @@ void bpi_magazine_drain(struct index_nodes *, struct node_magazine *);
 /* ---- an index ---- */
 
 struct index {
-    _Atomic uint64_t root; /* entry in the low half; above it the pages covered as a shift: 0, 6, 12 .. 66 */
+    /* entry in the high half; the pages covered as a shift in the low half: 0, 6, 12 .. 66. Above 0 it is a node */
+    _Atomic uint64_t root;
+    const _Atomic index_entry *map; /* nodes->map */
     struct index_nodes *nodes;
-    pthread_mutex_t lock;    /* writers */
-    uint32_t oldest, newest; /* nodes that hold only shadows, by time of becoming so */
+    _Alignas(64) pthread_mutex_t lock; /* writers; apart from what readers load */
+    uint32_t oldest, newest;           /* nodes that hold only shadows, by time of becoming so */
     uint32_t node_count;
     uint64_t live; /* extents present */
 };
@@ -169,38 +190,116 @@ void bpi_index_init(struct index *, struct index_nodes *);
 void bpi_index_clear(struct index *);
 void bpi_index_destroy(struct index *); /* clear first */
 
-/* One step down. acquire: a node is complete before its entry is stored. */
-static inline index_entry index_slot_load(const struct index_nodes *nodes, index_entry node, uint64_t slot)
+static inline index_entry index_root_entry(uint64_t root)
 {
-    return atomic_load_explicit(&nodes->slot[entry_number(node)][slot], memory_order_acquire);
+    return (index_entry)(root >> 32);
+}
+static inline unsigned index_root_shift(uint64_t root)
+{
+    return (uint32_t)root;
+}
+
+/*
+ * Where a node's slots begin in the map: at the entry times 16, which is the number times 64, and 32 for the tag of a
+ * node; there begins node 0. Nothing (0) leads to the 32 entries before and the first half of node 0, which are empty
+ * for ever. The root word has the entry 32 bits up and above a small number, so 28 bits down make it 16 times as large.
+ */
+static inline size_t index_slots(index_entry node)
+{
+    return (size_t)node * (INDEX_SLOTS / 4);
+}
+static inline size_t index_root_slots(uint64_t root)
+{
+    return root >> 28;
+}
+
+/* One level down. acquire: a node is complete before its entry is stored. */
+static inline index_entry index_down(const _Atomic index_entry *map, size_t slots, uint64_t page, unsigned shift)
+{
+    return atomic_load_explicit(&map[slots + (page >> shift & (INDEX_SLOTS - 1))], memory_order_acquire);
+}
+
+/* What an entry found in a slot of 2^shift pages says about one of them. */
+static inline index_entry index_answer(index_entry e, uint64_t page, unsigned shift)
+{
+    return entry_is_frame(e) ? e + (uint32_t)((page & ((1ull << shift) - 1)) << 2) : e;
+}
+
+/*
+ * The walk of all lookups. true: *slot is where the lowest level has the page's entry; false: the walk ended above,
+ * with the answer in *e. The usual heights are written out with constant shifts: 8 instructions and one cache line a
+ * level.
+ */
+static inline bool index_walk(const struct index *x, uint64_t page, const _Atomic index_entry **slot, index_entry *e)
+{
+#define INDEX_DOWN(slots, shift)              \
+    *e = index_down(map, slots, page, shift); \
+    if (entry_is_end(*e)) {                   \
+        *e = index_answer(*e, page, shift);   \
+        return false;                         \
+    }
+    const _Atomic index_entry *map = x->map;
+    uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
+    unsigned shift = index_root_shift(root);
+
+    if (__builtin_expect(shift == 24, 1)) { /* files of 1 to 64 GiB */
+        if (page >= 1u << 24)
+            goto beyond;
+        INDEX_DOWN(index_root_slots(root), 18)
+        INDEX_DOWN(index_slots(*e), 12)
+        INDEX_DOWN(index_slots(*e), 6)
+    } else if (shift == 18) { /* 16 MiB to 1 GiB */
+        if (page >= 1u << 18)
+            goto beyond;
+        INDEX_DOWN(index_root_slots(root), 12)
+        INDEX_DOWN(index_slots(*e), 6)
+    } else {
+        if (shift < 64 && page >> shift)
+            goto beyond;
+        *e = index_root_entry(root);
+        if (shift == 0)
+            return false;
+        while ((shift -= INDEX_SHIFT)) {
+            INDEX_DOWN(index_slots(*e), shift)
+        }
+    }
+    *slot = &map[index_slots(*e) + (page & (INDEX_SLOTS - 1))];
+    return true;
+beyond:
+    *e = ENTRY_NONE;
+    return false;
+#undef INDEX_DOWN
 }
 
 /*
  * The entry that covers a page: a frame (of exactly this page), a shadow, or nothing. Lock free; see above for what
- * it means outside an RCU section. About 8 instructions a level; one cache line a level.
+ * it means outside an RCU section. There it may also be a frame number beyond all frames, or a node: ask with
+ * entry_is_frame or entry_is_shadow, and take everything else for nothing. About 40 instructions with four levels.
  */
 static inline index_entry bpi_index_load(const struct index *x, uint64_t page)
 {
-    const struct index_nodes *nodes = x->nodes;
-    uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
-    unsigned shift = (unsigned)(root >> 32);
-    index_entry e = (index_entry)root;
+    const _Atomic index_entry *slot;
+    index_entry e;
 
-    if (shift < 64 && page >> shift)
-        return ENTRY_NONE;
-    while (entry_is_node(e) && shift) {
-        shift -= INDEX_SHIFT;
-        e = index_slot_load(nodes, e, page >> shift & (INDEX_SLOTS - 1));
-    }
-    if (entry_is_frame(e))
-        return e + (uint32_t)((page & ((1ull << shift) - 1)) << 2);
-    return entry_is_shadow(e) ? e : ENTRY_NONE; /* a node here: passed through one that was reused */
+    return index_walk(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
+}
+
+/*
+ * The slot of the lowest level that a page's entry would be in, for callers that overlap the cache misses of several
+ * lookups; NULL where the walk ends above it. What was said about readers holds for the slot's content.
+ */
+static inline const _Atomic index_entry *bpi_index_slot(const struct index *x, uint64_t page)
+{
+    const _Atomic index_entry *slot;
+    index_entry e;
+
+    return index_walk(x, page, &slot, &e) ? slot : NULL;
 }
 
 /* What an insert met. */
 struct index_insert {
-    index_entry shadow; /* newest shadow replaced or split, ENTRY_NONE if none */
-    uint32_t shadows;   /* how many were replaced */
+    index_entry shadow; /* 0: newest shadow replaced or split, ENTRY_NONE if none */
+    uint32_t shadows;   /* 0: how many were */
     uint32_t frame;     /* -EEXIST: frame of the first page in conflict, */
     uint64_t page;      /* and that page */
 };
@@ -209,14 +308,15 @@ struct index_insert {
  * Enter the extent of 2^order pages at page (a multiple of 2^order, order <= INDEX_ORDER_MAX) in one walk under the
  * lock: conflict check, shadows met, and position come out of the same descent (after K. Song's "mm/filemap: optimize
  * filemap folio adding", Linux 6.10). 0; -EEXIST: something live is in the range, nothing was changed. The magazine
- * must have been filled. A larger shadow is split along the path only; its other pages keep it.
+ * must have been filled; at most INSERT_NODES of it are used, none on -EEXIST. A larger shadow is split along the path
+ * only; its other pages keep it.
  */
 int bpi_index_insert(struct index *, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *,
                      struct index_insert *);
 
 /*
- * Take out the extent that was entered with this frame; leaves `shadow`, or nothing (ENTRY_NONE). false: not
- * there (nothing changed).
+ * Take out the extent that was entered with this page, order and frame; leaves `shadow`, or nothing (ENTRY_NONE).
+ * false: there is no such extent (nothing changed). Needs no memory.
  */
 bool bpi_index_erase(struct index *, uint64_t page, unsigned order, uint32_t frame, index_entry shadow);
 

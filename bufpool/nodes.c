@@ -2,11 +2,11 @@
 /*
  * Index nodes: one type-stable array for all indexes of a pool, and the way of a node through it.
  *
- *   fresh/free --magazine_fill--> magazine --insert--> tree --nodes_retire--> limbo --grace period--> free
+ *   fresh/free --magazine_fill--> magazine --insert--> tree --node_retire--> limbo --grace period--> free
  *
  * A node that left a tree keeps its contents until the grace period is over: readers inside it see the past, which is
- * correct for them. The grace period is waited for by whoever finds the free list empty, outside all locks; a caller
- * that is itself inside a read-side section (of the host's, say) must not wait and takes fresh nodes instead.
+ * correct for them. The grace period is waited for by whoever finds too little on the free list, outside all locks; a
+ * caller that is itself inside a read-side section (of the host's, say) must not wait and takes fresh nodes instead.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,8 +16,16 @@
 #include "bufpool/index.h"
 #include "bufpool/nodes.h"
 
+/* Smaller arrays stay on 4 KiB pages: a huge page would be more than they need. Bytes. */
+#define HUGE_FROM (32u << 20)
 /* Below this it is cheaper to use fresh nodes than to wait: a grace period costs microseconds. */
 #define LIMBO_BATCH 64u
+/* Grace periods that one fill waits for while others take what they set free. */
+#define PASSES_MAX 16
+
+/* Entries before node 0, so that an entry times 16 is an offset into the map (index.h: index_slot_at). */
+#define MAP_AHEAD ((size_t)ENTRY_NODE * (INDEX_SLOTS / 4))
+
 static void *reserve(size_t bytes)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -25,39 +33,56 @@ static void *reserve(size_t bytes)
     if (at == MAP_FAILED)
         return NULL;
     /* nested page tables make TLB misses dear, and a walk of an 8 GiB file's index roams over 8 MiB */
-    madvise(at, bytes, MADV_HUGEPAGE);
+    if (bytes >= HUGE_FROM)
+        madvise(at, bytes, MADV_HUGEPAGE);
     madvise(at, bytes, MADV_DONTFORK);
     return at;
 }
 
+static size_t map_bytes(const struct index_nodes *n)
+{
+    return MAP_AHEAD * sizeof(*n->map) + ((size_t)n->limit + 1) * sizeof(*n->slot);
+}
+
+static size_t head_bytes(const struct index_nodes *n)
+{
+    return ((size_t)n->limit + 1) * sizeof(*n->head);
+}
+
 int bpi_nodes_open(struct index_nodes *n, uint32_t limit)
 {
+    _Atomic index_entry *map;
     int rc = 0;
 
     memset(n, 0, sizeof(*n));
     n->limit = limit < ENTRY_NUMBER_MAX ? limit : ENTRY_NUMBER_MAX;
-    n->free = n->limbo = NODE_NONE;
-    n->slot = reserve((size_t)n->limit * sizeof(*n->slot));
-    n->head = reserve((size_t)n->limit * sizeof(*n->head));
-    if (!n->slot || !n->head) {
+    n->fresh = NODE_EMPTY + 1;
+    n->free = n->limbo = n->limbo_last = NODE_NONE;
+    map = reserve(map_bytes(n));
+    n->head = reserve(head_bytes(n));
+    if (!map || !n->head) {
         rc = -ENOMEM;
         goto out;
     }
+    n->map = map;
+    n->slot = (_Atomic index_entry(*)[INDEX_SLOTS])(map + MAP_AHEAD);
     pthread_mutex_init(&n->lock, NULL);
+    pthread_cond_init(&n->passed, NULL);
 out:
     if (rc) {
-        if (n->slot)
-            munmap(n->slot, (size_t)n->limit * sizeof(*n->slot));
+        if (map)
+            munmap((void *)map, map_bytes(n));
         if (n->head)
-            munmap(n->head, (size_t)n->limit * sizeof(*n->head));
+            munmap(n->head, head_bytes(n));
     }
     return rc;
 }
 
 void bpi_nodes_close(struct index_nodes *n)
 {
-    munmap(n->slot, (size_t)n->limit * sizeof(*n->slot));
-    munmap(n->head, (size_t)n->limit * sizeof(*n->head));
+    munmap((void *)(n->slot[NODE_EMPTY] - MAP_AHEAD), map_bytes(n));
+    munmap(n->head, head_bytes(n));
+    pthread_cond_destroy(&n->passed);
     pthread_mutex_destroy(&n->lock);
 }
 
@@ -65,29 +90,46 @@ void bpi_nodes_close(struct index_nodes *n)
 static void pass_grace_period(struct index_nodes *n)
 {
     uint32_t first = n->limbo;
-    uint32_t last = first;
+    uint32_t last = n->limbo_last;
+    uint32_t count = n->limbo_count;
 
-    n->limbo = NODE_NONE;
+    n->limbo = n->limbo_last = NODE_NONE;
     n->limbo_count = 0;
+    n->passing += count;
     pthread_mutex_unlock(&n->lock);
     urcu_bp_synchronize_rcu();
     pthread_mutex_lock(&n->lock);
-    while (n->head[last].older != NODE_NONE)
-        last = n->head[last].older;
     n->head[last].older = n->free;
     n->free = first;
+    n->free_count += count;
+    n->passing -= count;
+    pthread_cond_broadcast(&n->passed);
 }
 
-/* One node number, or NODE_NONE. Lock held. */
+/* Nodes that can be had now. Lock held. */
+static uint32_t available(const struct index_nodes *n)
+{
+    return n->free_count + (n->limit - (n->fresh - 1));
+}
+
+/* One node number; there is one available. Lock held. */
 static uint32_t take(struct index_nodes *n)
 {
     uint32_t node = n->free;
 
-    if (node != NODE_NONE)
-        n->free = n->head[node].older;
-    else if (n->fresh < n->limit)
-        node = n->fresh++;
+    if (node == NODE_NONE)
+        return n->fresh++;
+    n->free = n->head[node].older;
+    n->free_count--;
     return node;
+}
+
+/* To the free list: nobody can be in this node. Lock held. */
+static void give(struct index_nodes *n, uint32_t node)
+{
+    n->head[node].older = n->free;
+    n->free = node;
+    n->free_count++;
 }
 
 static void make_blank(struct index_nodes *n, uint32_t node)
@@ -97,45 +139,55 @@ static void make_blank(struct index_nodes *n, uint32_t node)
     n->head[node] = (struct node_head){.parent = NODE_NONE, .older = NODE_NONE, .newer = NODE_NONE};
 }
 
+/* All that is needed or nothing: a caller that keeps half of it would starve another that does the same. */
 int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
 {
+    uint32_t had = m->count;
+    uint32_t need = had < INSERT_NODES ? INSERT_NODES - had : 0;
     bool may_wait;
+    int rc = 0;
 
-    if (m->count >= INSERT_NODES)
+    if (!need)
         return 0;
     may_wait = !urcu_bp_read_ongoing();
     pthread_mutex_lock(&n->lock);
-    if (n->free == NODE_NONE && may_wait && (n->limbo_count >= LIMBO_BATCH || (n->limbo_count && n->fresh == n->limit)))
+    if (may_wait && n->free_count < need && n->limbo_count >= LIMBO_BATCH)
         pass_grace_period(n);
-    while (m->count < MAGAZINE_NODES) {
-        uint32_t node = take(n);
-
-        if (node == NODE_NONE)
-            break;
-        make_blank(n, node);
-        m->node[m->count++] = node;
-        atomic_fetch_add_explicit(&n->in_use, 1, memory_order_relaxed);
+    for (unsigned passes = 0; available(n) < need; passes++) {
+        if (!may_wait || passes == PASSES_MAX || (!n->limbo_count && !n->passing)) {
+            rc = -ENOMEM;
+            goto out;
+        }
+        if (n->limbo_count)
+            pass_grace_period(n);
+        else
+            pthread_cond_wait(&n->passed, &n->lock);
     }
+    while (m->count < MAGAZINE_NODES && available(n))
+        m->node[m->count++] = take(n);
+    atomic_fetch_add_explicit(&n->in_use, m->count - had, memory_order_relaxed);
+out:
     pthread_mutex_unlock(&n->lock);
-    return m->count >= INSERT_NODES ? 0 : -ENOMEM;
+    for (uint32_t i = had; i < m->count; i++) /* ours alone, so outside the lock: the first touch of a page is slow */
+        make_blank(n, m->node[i]);
+    return rc;
 }
 
 void bpi_magazine_drain(struct index_nodes *n, struct node_magazine *m)
 {
     pthread_mutex_lock(&n->lock);
-    while (m->count) { /* never seen by a reader: no grace period */
-        uint32_t node = m->node[--m->count];
-
-        n->head[node].older = n->free;
-        n->free = node;
-        atomic_fetch_sub_explicit(&n->in_use, 1, memory_order_relaxed);
-    }
+    atomic_fetch_sub_explicit(&n->in_use, m->count, memory_order_relaxed);
+    while (m->count) /* never seen by a reader: no grace period */
+        give(n, m->node[--m->count]);
+    pthread_cond_broadcast(&n->passed);
     pthread_mutex_unlock(&n->lock);
 }
 
 void bpi_node_retire(struct index_nodes *n, uint32_t node)
 {
     pthread_mutex_lock(&n->lock);
+    if (n->limbo == NODE_NONE)
+        n->limbo_last = node;
     n->head[node].older = n->limbo;
     n->limbo = node;
     n->limbo_count++;

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Channels: rings as the pool sees them. A session gets one when it first misses: an idle one, a new one, or, when
+ * there are channels_max, a share of the least used. Any thread may submit to, reap from and wait on any channel (R6):
+ * a page's descriptor says in which channel its read will complete, and whoever needs the page helps there.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bufpool/pool.h"
+
+#define REAP_BATCH 32
+
+static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
+{
+    struct channel *ch = calloc(1, sizeof(*ch));
+    unsigned slabs = bpi_frames_slab_count(pool->frames);
+    unsigned buffers = pool->options.registered == BP_OFF ? 0 : slabs;
+    int rc = -ENOMEM;
+
+    if (!ch)
+        return -ENOMEM;
+    ch->pool = pool;
+    ch->ops = pool->io;
+    ch->number = (uint16_t)number;
+    ch->read = calloc(CHANNEL_DEPTH, sizeof(*ch->read));
+    ch->registered = calloc(slabs, sizeof(*ch->registered));
+    if (!ch->read || !ch->registered)
+        goto out;
+    rc = ch->ops->open(CHANNEL_DEPTH, buffers, pool->options.psync_threads, &ch->io);
+    if (rc)
+        goto out;
+    pthread_mutex_init(&ch->lock, NULL);
+    for (unsigned i = CHANNEL_DEPTH; i-- > 0;) {
+        ch->read[i].channel = ch;
+        ch->read[i].slot = (uint16_t)i;
+        ch->read[i].next = ch->free;
+        ch->free = &ch->read[i];
+    }
+    *out = ch;
+out:
+    if (rc) {
+        free(ch->read);
+        free((void *)ch->registered);
+        free(ch);
+    }
+    return rc;
+}
+
+/* The channel that a new user takes: one without users, else NULL if another may be opened, else the least used. */
+static struct channel *choose(bp_pool *pool, unsigned count)
+{
+    struct channel *best = NULL;
+
+    for (unsigned i = 0; i < count; i++) {
+        struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_relaxed);
+
+        if (!best || ch->sessions < best->sessions)
+            best = ch;
+    }
+    return best && (best->sessions == 0 || count == pool->channels_max) ? best : NULL;
+}
+
+int bpi_channel_assign(bp_session *s)
+{
+    bp_pool *pool = s->pool;
+    struct channel *ch;
+    unsigned count;
+    int rc = 0;
+
+    pthread_mutex_lock(&pool->lock);
+    count = atomic_load_explicit(&pool->channel_count, memory_order_relaxed);
+    ch = choose(pool, count);
+    if (!ch) {
+        rc = channel_open(pool, count, &ch);
+        if (rc && count) { /* memory or descriptors ran out: share what there is */
+            rc = 0;
+            ch = atomic_load_explicit(&pool->channel[s->number % count], memory_order_relaxed);
+        } else if (!rc) {
+            atomic_store_explicit(&pool->channel[count], ch, memory_order_release);
+            atomic_store_explicit(&pool->channel_count, count + 1, memory_order_release);
+        }
+    }
+    if (!rc) {
+        ch->sessions++;
+        s->channel = ch;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (rc)
+        bpi_session_fail(s, rc, "no I/O channel (%s): %s", pool->io->name, bp_strerror(rc));
+    return rc;
+}
+
+void bpi_channel_release(bp_session *s)
+{
+    if (!s->channel)
+        return;
+    pthread_mutex_lock(&s->pool->lock);
+    s->channel->sessions--;
+    pthread_mutex_unlock(&s->pool->lock);
+    s->channel = NULL;
+}
+
+int bpi_channels_close(bp_pool *pool)
+{
+    unsigned count = atomic_load_explicit(&pool->channel_count, memory_order_acquire);
+    int rc = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_relaxed);
+
+        if (ch->ops->close(ch->io)) {
+            rc = -ETIMEDOUT; /* the device may still write to its frames and look at its requests */
+            continue;
+        }
+        pthread_mutex_destroy(&ch->lock);
+        free(ch->read);
+        free((void *)ch->registered);
+        free(ch);
+    }
+    return rc;
+}
+
+struct read *bpi_read_take(struct channel *ch)
+{
+    struct read *r;
+
+    pthread_mutex_lock(&ch->lock);
+    r = ch->free;
+    if (r) {
+        ch->free = r->next;
+        r->waiting = NULL;
+        ch->in_use++;
+    }
+    pthread_mutex_unlock(&ch->lock);
+    return r;
+}
+
+void bpi_read_give(struct read *r)
+{
+    struct channel *ch = r->channel;
+
+    pthread_mutex_lock(&ch->lock);
+    r->next = ch->free;
+    ch->free = r;
+    ch->in_use--;
+    pthread_mutex_unlock(&ch->lock);
+}
+
+/* First use of a slab in this channel: register it if it is complete and the cap allows. */
+static uint8_t register_slab(struct channel *ch, unsigned slab)
+{
+    bp_pool *pool = ch->pool;
+    uint8_t known;
+    size_t bytes;
+    void *at;
+    int rc;
+
+    if (!bpi_frames_slab_ready(pool->frames, slab))
+        return SLAB_UNKNOWN; /* registering would populate the rest of it */
+    pthread_mutex_lock(&ch->lock);
+    known = atomic_load_explicit(&ch->registered[slab], memory_order_relaxed);
+    if (known == SLAB_UNKNOWN) {
+        bpi_frames_slab_range(pool->frames, slab, &at, &bytes);
+        known = SLAB_PLAIN;
+        rc = -ENOSPC;
+        if (ch->registered_bytes + bytes <= pool->options.registered_max)
+            rc = ch->ops->buffer(ch->io, slab, at, bytes);
+        if (!rc) {
+            known = SLAB_REGISTERED;
+            ch->registered_bytes += bytes;
+        } else {
+            snprintf(ch->buffer_reason, sizeof(ch->buffer_reason), "%llu MiB are registered; %s",
+                     (unsigned long long)(ch->registered_bytes >> 20),
+                     rc == -ENOSPC ? "more would exceed registered_max" : bp_strerror(rc));
+        }
+        atomic_store_explicit(&ch->registered[slab], known, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&ch->lock);
+    return known;
+}
+
+uint32_t bpi_channel_buffer(struct channel *ch, uint32_t frame)
+{
+    unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
+    uint8_t known;
+
+    if (ch->pool->options.registered == BP_OFF)
+        return IO_BUFFER_NONE;
+    known = atomic_load_explicit(&ch->registered[slab], memory_order_relaxed);
+    if (known == SLAB_UNKNOWN)
+        known = register_slab(ch, slab);
+    return known == SLAB_REGISTERED ? slab : IO_BUFFER_NONE;
+}
+
+void bpi_channel_refuse_buffer(struct channel *ch, uint32_t frame)
+{
+    unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
+
+    atomic_store_explicit(&ch->registered[slab], SLAB_PLAIN, memory_order_relaxed);
+}
+
+static unsigned reap(struct channel *ch, bp_session *s, struct counters *count)
+{
+    struct io_request *done[REAP_BATCH];
+    unsigned total = 0;
+    unsigned n;
+
+    do {
+        n = ch->ops->reap(ch->io, done, REAP_BATCH);
+        SYNC_POINT("channel:reaped");
+        for (unsigned i = 0; i < n; i++)
+            bpi_read_complete((struct read *)done[i], s, count);
+        total += n;
+    } while (n == REAP_BATCH && total < CHANNEL_DEPTH); /* bounded: others keep submitting */
+    return total;
+}
+
+unsigned bpi_channel_help(struct channel *ch, bp_session *s, struct counters *count, unsigned want, uint64_t timeout_ns,
+                          const struct io_until *until)
+{
+    unsigned n = reap(ch, s, count);
+
+    if (n == 0 && timeout_ns) {
+        ch->ops->wait_until(ch->io, want, timeout_ns, until);
+        n = reap(ch, s, count);
+    }
+    return n;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Where frames come from: the session's magazine, the node's buddy, and at last other pages.
+ *
+ * Eviction is a clock over the frames' state words, eight bytes apart from their neighbours in a dense array, so a
+ * sweep reads four descriptors a cache line and nothing else. The hand moves by whole windows (one shared write for
+ * each), and what lies in a window is one evictor's business. An extent that was hit since the hand last came is cooled
+ * and stays; a cold one goes:
+ *
+ *   1  latch it exclusively, from exactly the word examined: no pin, no read, cold                      T10
+ *   2  take it out of the index, leaving a shadow with the eviction's time                              (before 3: a
+ * page 3  unbind: the version moves, views and hints of it fail from now on                          T11    never has
+ * two frames) 4  keep the frames for whoever asked, the rest goes home to the buddy
+ *
+ * For a larger extent the unit of the clock is a block of its size: it goes when all that lies in it is cold.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bufpool/pool.h"
+
+/* A page can be spared three times before it is cold; the sweep after that finds it. */
+#define SWEEPS_MAX 5u
+/* Nodes that hold only shadows: one per so many frames, and some for small pools. */
+#define SHADOW_NODES_SHIFT 4
+#define SHADOW_NODES_MIN   64u
+
+/* What one evictor is after. */
+struct hunt {
+    bp_session *s;
+    unsigned order;
+    uint32_t found;   /* single frames kept in s->magazine */
+    uint32_t evicted; /* pages */
+    uint32_t examined;
+    bool shadows; /* leave them */
+    bool hopeful; /* something may become evictable by going on: it was cooled, or moved under us */
+};
+
+void bpi_frame_give(bp_pool *pool, uint32_t frame, unsigned order)
+{
+    bpi_frames_free(pool->frames, frame, order);
+}
+
+void bpi_magazine_flush(bp_session *s)
+{
+    pthread_mutex_lock(&s->magazine_lock);
+    if (s->magazine_count)
+        bpi_frames_free_many(s->pool->frames, s->magazine, s->magazine_count);
+    s->magazine_count = 0;
+    pthread_mutex_unlock(&s->magazine_lock);
+}
+
+/* ---- one extent ---- */
+
+/* Steps 1 to 4. true: it is gone. */
+static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen)
+{
+    bp_session *s = h->s;
+    bp_pool *pool = s->pool;
+    struct frame *f = &pool->frame[head];
+    unsigned order = frame_order(seen);
+    index_entry shadow = ENTRY_NONE;
+    bp_file *file;
+    uint64_t id;
+    uint64_t now;
+
+    if (!frame_lock_from(f, seen))
+        return false;
+    SYNC_POINT("evict:claimed");
+    id = frame_id(f);
+    file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
+    now = atomic_load_explicit(&pool->evicted, memory_order_relaxed) + h->evicted;
+    if (h->shadows)
+        shadow = entry_of_shadow((uint32_t)(now >> pool->clock_shift), order, 0);
+    bpi_index_erase(&file->index, id & FRAME_ID_PAGE, order, head, shadow);
+    SYNC_POINT("evict:erased");
+    if (frame_unbind(f) & FRAME_WAITERS)
+        bpi_frame_wake(f);
+    counter_add(&s->count.evictions, 1);
+    h->evicted += 1u << order;
+    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < pool->batch) {
+        s->magazine[s->magazine_count++] = head;
+        h->found++;
+    } else {
+        bpi_frame_give(pool, head, order);
+    }
+    return true;
+}
+
+/* Whether an extent could go now: nobody has it, and it is cold. A warm one is cooled. */
+static bool is_cold(struct hunt *h, uint32_t head, uint64_t seen)
+{
+    if (seen & (FRAME_EXCL | FRAME_PINS)) {
+        h->hopeful |= (seen & FRAME_READING) && !(seen & FRAME_PINS); /* its reader has gone: it ends by itself */
+        return false;
+    }
+    if (seen & FRAME_HEAT) {
+        frame_cool(&h->s->pool->frame[head], seen);
+        h->hopeful = true;
+        return false;
+    }
+    return true;
+}
+
+/* Frames from f to the end of its extent; 1 for a free frame. */
+static uint32_t extent_left(uint32_t f, uint64_t seen)
+{
+    uint32_t size = frame_is_free(seen) ? 1 : 1u << frame_order(seen);
+
+    return size - (f & (size - 1));
+}
+
+/* ---- a window of the clock ---- */
+
+static void sweep_pages(struct hunt *h, uint32_t from, uint32_t to)
+{
+    struct frame *frame = h->s->pool->frame;
+
+    for (uint32_t f = from; f < to;) {
+        uint64_t seen = frame_load(&frame[f]);
+
+        if ((seen & FRAME_BOUND) && is_cold(h, f, seen) && !evict_extent(h, f, seen))
+            h->hopeful = true;
+        f += extent_left(f, seen);
+    }
+}
+
+/* A block of the size wanted, that goes as a whole or not at all. */
+static void sweep_block(struct hunt *h, uint32_t from, uint32_t to)
+{
+    struct frame *frame = h->s->pool->frame;
+    bool cold = true;
+
+    for (uint32_t f = from; f < to;) {
+        uint64_t seen = frame_load(&frame[f]);
+
+        if (seen & FRAME_BOUND)
+            cold &= is_cold(h, f, seen);
+        else if (seen & FRAME_TAIL) /* part of an extent larger than the block: its head's business */
+            cold = false;
+        f += extent_left(f, seen);
+    }
+    if (cold)
+        sweep_pages(h, from, to);
+}
+
+static void sweep(struct hunt *h, uint32_t from, uint32_t to)
+{
+    uint32_t block = 1u << h->order;
+
+    h->examined += to - from;
+    if (h->order == 0)
+        sweep_pages(h, from, to);
+    else
+        for (uint32_t f = from; f + block <= to && h->evicted < block; f += block)
+            sweep_block(h, f, f + block);
+}
+
+/* ---- the hunt ---- */
+
+/* What was evicted as part of something larger, or of another size, is in the buddy. */
+static bool hunt_over(struct hunt *h, uint32_t *frame)
+{
+    bp_session *s = h->s;
+    int n;
+
+    if (h->order == 0) {
+        if (!h->found && h->evicted) {
+            n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, s->pool->batch);
+            s->magazine_count = n > 0 ? (uint32_t)n : 0;
+            h->found = s->magazine_count;
+        }
+        return h->found > 0;
+    }
+    return h->evicted && bpi_frames_alloc(h->s->pool->frames, h->s->node, h->order, frame) == 0;
+}
+
+/*
+ * Move the hand window by window until what was wanted is found, or sweeps over the whole pool found nothing that could
+ * ever go. Called with the magazine's lock held for single frames.
+ */
+static bool hunt(struct hunt *h, uint32_t *frame)
+{
+    bp_pool *pool = h->s->pool;
+    uint32_t high = bpi_frames_high(pool->frames);
+    uint32_t window = pool->batch > 1u << h->order ? pool->batch : 1u << h->order;
+    uint32_t windows = (high + window - 1) / window;
+    bool over = false;
+
+    for (unsigned round = 0; round < SWEEPS_MAX && !over && high; round++) {
+        h->hopeful = false;
+        for (uint32_t i = 0; i < windows && !over; i++) {
+            uint64_t hand = atomic_fetch_add_explicit(&pool->hand, window, memory_order_relaxed);
+            uint32_t from = (uint32_t)(hand / window % windows) * window;
+
+            sweep(h, from, from + window < high ? from + window : high);
+            over = hunt_over(h, frame);
+        }
+        if (!h->hopeful)
+            break;
+    }
+    atomic_fetch_add_explicit(&pool->evicted, h->evicted, memory_order_relaxed);
+    counter_add(&h->s->count.evict_examined, h->examined);
+    return over;
+}
+
+/* Shadows are bounded: over the limit, drop the oldest of one file, and go on to the next file next time. */
+static void trim_shadows(bp_pool *pool)
+{
+    uint32_t limit = (pool->frames_total >> SHADOW_NODES_SHIFT) + SHADOW_NODES_MIN;
+    bp_file *file = NULL;
+
+    if (atomic_load_explicit(&pool->nodes.shadow_only, memory_order_relaxed) <= limit)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    for (unsigned i = 0; i < FRAME_FILES_MAX && !file; i++) {
+        pool->reclaim_at = (pool->reclaim_at + 1) % FRAME_FILES_MAX;
+        file = atomic_load_explicit(&pool->file[pool->reclaim_at], memory_order_relaxed);
+        if (file && !file->opens)
+            file = NULL;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (file)
+        bpi_index_reclaim(&file->index, 4);
+}
+
+/* Take back what idle sessions keep in their magazines. */
+static void raid_magazines(bp_session *me)
+{
+    bp_pool *pool = me->pool;
+
+    pthread_mutex_lock(&pool->lock);
+    for (bp_session *s = pool->session; s; s = s->next)
+        if (s != me)
+            bpi_magazine_flush(s);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Fill an empty magazine from the buddy or, failing that, from other pages. Its lock is held. */
+static int refill(bp_session *s, bool *evicted)
+{
+    struct hunt h = {.s = s, .shadows = true};
+    int n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, s->pool->batch);
+    uint32_t unused;
+
+    if (n > 0) { /* ascending; handed out from the end, so turn them round */
+        for (int i = 0; i < n / 2; i++) {
+            uint32_t swap = s->magazine[i];
+
+            s->magazine[i] = s->magazine[n - 1 - i];
+            s->magazine[n - 1 - i] = swap;
+        }
+        s->magazine_count = (uint32_t)n;
+        return 0;
+    }
+    if (n < 0 && n != -ENOMEM)
+        return n;
+    *evicted = hunt(&h, &unused);
+    return *evicted ? 0 : -EAGAIN;
+}
+
+static int take_single(bp_session *s, uint32_t *frame)
+{
+    bool evicted = false;
+    int rc = 0;
+
+    for (unsigned tries = 0; tries < 2; tries++) {
+        pthread_mutex_lock(&s->magazine_lock);
+        if (!s->magazine_count)
+            rc = refill(s, &evicted);
+        if (!rc)
+            *frame = s->magazine[--s->magazine_count];
+        pthread_mutex_unlock(&s->magazine_lock);
+        if (rc != -EAGAIN || tries)
+            break;
+        raid_magazines(s);
+        rc = 0;
+    }
+    if (evicted)
+        trim_shadows(s->pool);
+    return rc;
+}
+
+int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+{
+    struct hunt h = {.s = s, .order = order, .shadows = true};
+    int rc;
+
+    if (order == 0)
+        return take_single(s, frame);
+    rc = bpi_frames_alloc(s->pool->frames, s->node, order, frame);
+    if (rc == -ENOMEM)
+        rc = hunt(&h, frame) ? 0 : -EAGAIN;
+    if (h.evicted)
+        trim_shadows(s->pool);
+    return rc;
+}
+
+int bpi_nodes_reserve(bp_session *s)
+{
+    bp_pool *pool = s->pool;
+    int rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
+
+    /* at the limit: pages that are alone in their leaves cost a node each; let some go without a shadow */
+    for (unsigned tries = 0; rc && tries < 16; tries++) {
+        struct hunt h = {.s = s};
+        uint32_t unused;
+
+        pthread_mutex_lock(&s->magazine_lock);
+        hunt(&h, &unused);
+        pthread_mutex_unlock(&s->magazine_lock);
+        trim_shadows(pool);
+        rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
+    }
+    return rc;
+}
+
+void bpi_describe_holders(bp_pool *pool, char *text, size_t size)
+{
+    struct frames_stats fs;
+    size_t at;
+
+    bpi_frames_stats(pool->frames, &fs);
+    at = (size_t)snprintf(text, size, "%llu frames, %llu free; refs held:", (unsigned long long)fs.frames_populated,
+                          (unsigned long long)fs.frames_free);
+    pthread_mutex_lock(&pool->lock);
+    for (bp_session *s = pool->session; s && at < size; s = s->next) {
+        uint64_t pins = atomic_load_explicit(&s->pins, memory_order_relaxed);
+
+        if (pins)
+            at += (size_t)snprintf(text + at, size - at, " '%s' %llu", s->label, (unsigned long long)pins);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}

@@ -1,0 +1,642 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Misses: from an absent page to a present one.
+ *
+ *   1  take a request and a frame (evict.c); fill in the descriptor with plain stores; publish it       T1
+ *   2  enter it in the index in one walk; something live there -> give all back and use that
+ *   3  queue the read
+ *   4  reaped, by whoever looks first: continue a short read, clear what lies past the end of the file,
+ *      let everybody in at once                                                                         T3
+ *   4' failed: out of the index first, then FAILED; each waiter takes the error and its pin              T4
+ *
+ * Who needs a page whose read is under way pins the frame (T2) and waits; the pin is already the ref's. One read serves
+ * any number of waiters, and its outcome, good or bad, reaches all of them: the frame cannot be reused while they hold
+ * it.
+ *
+ * No thread waits for another application thread to complete a read (R6): it helps in the channel named in the
+ * frame's descriptor, whoever submitted there.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bufpool/pool.h"
+
+#define RETRIES_MAX   32      /* of one read: EAGAIN, EINTR, no progress */
+#define STALE_MAX     1000000 /* looks at a translation that moves under us, before giving up */
+#define WAIT_SLICE_NS (100 * NS_PER_MS)
+#define ABANDONED     (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */
+
+/* ---- the file's end ---- */
+
+int bpi_file_reaches(bp_file *file, uint64_t page)
+{
+    uint64_t bytes;
+    int rc;
+
+    if (page >= BP_PAGE_MAX)
+        return BP_EOF;
+    if (page << BP_PAGE_SHIFT < atomic_load_explicit(&file->bytes, memory_order_relaxed))
+        return 0;
+    rc = bp_file_size(file, &bytes);
+    if (rc)
+        return rc;
+    return page << BP_PAGE_SHIFT < bytes ? 0 : BP_EOF;
+}
+
+/* Largest extent for a miss at page: the file's, less where the file ends before it does. */
+static unsigned miss_order(const bp_file *file, uint64_t page)
+{
+    uint64_t bytes = atomic_load_explicit(&file->bytes, memory_order_relaxed);
+    uint64_t pages = (bytes + BP_PAGE_SIZE - 1) >> BP_PAGE_SHIFT;
+    unsigned order = file->order;
+
+    while (order && (page | extent_mask(order)) >= pages)
+        order--;
+    return order;
+}
+
+/* ---- completion ---- */
+
+void bpi_frame_release(bp_pool *pool, uint32_t head)
+{
+    uint64_t before = frame_unbind(&pool->frame[head]);
+
+    if (before & FRAME_WAITERS)
+        bpi_frame_wake(&pool->frame[head]);
+    bpi_frame_give(pool, head, frame_order(before));
+    bpi_release_notify(pool);
+}
+
+void bpi_unpin(bp_pool *pool, uint32_t head)
+{
+    struct frame *f = &pool->frame[head];
+    uint64_t before = frame_unpin(f);
+
+    if (frame_pins(before) > 1)
+        return;
+    if (before & FRAME_FAILED) { /* the last of those who waited: nobody else can find it */
+        bpi_frame_release(pool, head);
+        return;
+    }
+    if (before & FRAME_WAITERS)
+        bpi_frame_wake(f);
+    if (!(before & FRAME_EXCL))
+        bpi_release_notify(pool);
+}
+
+/* READING is gone: those who wait in the channel, and those who wait for a latch on the word, look again. */
+static void tell_waiters(struct channel *ch, uint32_t head, uint64_t before)
+{
+    struct frame *f = &ch->pool->frame[head];
+
+    ch->ops->announce(ch->io, &f->state);
+    if (before & FRAME_WAITERS)
+        bpi_frame_wake(f);
+}
+
+/* Out of the index, or never in it: everybody who waits gets the error. The caller gets a pin (T4). */
+static void fail_frame(struct read *r, int error)
+{
+    bp_pool *pool = r->channel->pool;
+
+    atomic_store_explicit(&pool->cold[r->frame].error, error, memory_order_relaxed);
+    tell_waiters(r->channel, r->frame, frame_fail(&pool->frame[r->frame]));
+}
+
+/* The read is over with this error. */
+static void read_failed(struct read *r, int error, bp_session *s, struct counters *count)
+{
+    bp_pool *pool = r->channel->pool;
+    uint32_t head = r->frame;
+    uint64_t page = frame_id(&pool->frame[head]) & FRAME_ID_PAGE;
+
+    counter_add(&count->read_errors, 1);
+    bpi_index_erase(&r->file->index, page, r->order, head, ENTRY_NONE);
+    fail_frame(r, error);
+    bpi_operations_ready(r, s);
+    bpi_read_give(r);
+    bpi_unpin(pool, head);
+}
+
+static void read_succeeded(struct read *r, bp_session *s, struct counters *count)
+{
+    bp_pool *pool = r->channel->pool;
+    uint32_t head = r->frame;
+    uint64_t before;
+
+    if (r->done < r->bytes)
+        memset((char *)r->io.to + (r->done - (r->bytes - r->io.bytes)), 0, r->bytes - r->done);
+    counter_add(&count->reads, 1);
+    counter_add(&count->read_bytes, r->done);
+    SYNC_POINT("fault:complete");
+    before = frame_read_done(&pool->frame[head]);
+    tell_waiters(r->channel, head, before);
+    if (!(before & FRAME_PINS)) /* everybody who asked has given up */
+        bpi_release_notify(pool);
+    bpi_operations_ready(r, s);
+    bpi_read_give(r);
+}
+
+/* Ask for the rest, from the last position that the device can start at. */
+static int resubmit(struct read *r)
+{
+    struct io_request *const io = &r->io;
+    uint32_t keep = r->done & ~(r->file->io.align - 1);
+    char *start = (char *)io->to - (r->bytes - io->bytes);
+    int taken;
+
+    io->offset += keep - (r->bytes - io->bytes);
+    io->to = start + keep;
+    io->bytes = r->bytes - keep;
+    r->done = keep;
+    taken = r->channel->ops->submit(r->channel->io, (struct io_request *const[]){io}, 1, IO_BACKGROUND);
+    return taken == 1 ? 0 : taken < 0 ? taken : -EAGAIN;
+}
+
+/*
+ * A reader gets less than it asked for at the end of the file, and elsewhere for many reasons (signals, FUSE, block
+ * boundaries), so only a zero, or the file system's word on the size, means the end.
+ */
+static bool at_end(const struct read *r, int32_t result)
+{
+    uint64_t bytes;
+    uint64_t start = r->io.offset - (r->bytes - r->io.bytes);
+
+    return result == 0 || (bpi_io_file_size(&r->file->io, &bytes) == 0 && start + r->done >= bytes);
+}
+
+/* What to do about an answer that is not the whole: 0: it goes on, 1: it is complete, else the error. */
+static int read_next(struct read *r, struct counters *count)
+{
+    int32_t result = r->io.result;
+    int rc;
+
+    if ((result == -EFAULT || result == -EOPNOTSUPP) && r->io.buffer != IO_BUFFER_NONE) {
+        bpi_channel_refuse_buffer(r->channel, r->frame);
+        r->io.buffer = IO_BUFFER_NONE;
+    } else if (result < 0 && result != -EAGAIN && result != -EINTR) {
+        return result;
+    }
+    if (result >= 0) {
+        r->done = (r->bytes - r->io.bytes) + (uint32_t)result;
+        if (r->done >= r->bytes)
+            return 1;
+        if (at_end(r, result))
+            return r->done ? 1 : BP_EOF;
+    }
+    if (r->retries++ >= RETRIES_MAX)
+        return -EIO; /* also for EAGAIN and EINTR, which mean something else to our callers */
+    counter_add(&count->read_continued, 1);
+    rc = resubmit(r);
+    return rc == -EAGAIN ? -EBUSY : rc;
+}
+
+void bpi_read_complete(struct read *r, bp_session *s, struct counters *count)
+{
+    int rc = read_next(r, count);
+
+    if (rc == 1)
+        read_succeeded(r, s, count);
+    else if (rc < 0)
+        read_failed(r, rc, s, count);
+}
+
+/* ---- starting a read ---- */
+
+/* It was published and then not wanted: somebody else's extent is in the index. Whoever joined looks again. */
+static void abandon(struct read *r, bp_session *s)
+{
+    bp_pool *pool = s->pool;
+    uint32_t head = r->frame;
+
+    fail_frame(r, ABANDONED);
+    bpi_operations_ready(r, s);
+    bpi_read_give(r);
+    bpi_unpin(pool, head);
+    bpi_unpin(pool, head); /* the initiator's, from frame_publish */
+}
+
+/* A shadow says how long ago the page was evicted; coming back within the pool's own size proves it belongs. */
+static void note_refault(bp_session *s, uint32_t head, const struct index_insert *met)
+{
+    bp_pool *pool = s->pool;
+    uint64_t now = atomic_load_explicit(&pool->evicted, memory_order_relaxed) >> pool->clock_shift;
+
+    if (met->shadow == ENTRY_NONE)
+        return;
+    counter_add(&s->count.refaults, 1);
+    if ((uint64_t)shadow_age(met->shadow, (uint32_t)now) << pool->clock_shift < pool->frames_total)
+        frame_warm(&s->frame[head], frame_load(&s->frame[head]));
+}
+
+/* Frames for a miss, of the order wanted or, where that cannot be had, single. */
+static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
+{
+    int rc = bpi_frame_take(s, *order, head);
+
+    if (rc == -EAGAIN && *order) {
+        *order = 0;
+        rc = bpi_frame_take(s, 0, head);
+    }
+    return rc;
+}
+
+static int queue_read(bp_session *s, bp_file *file, struct read *r)
+{
+    bp_pool *pool = s->pool;
+    uint64_t page = frame_id(&pool->frame[r->frame]) & FRAME_ID_PAGE;
+    int taken;
+
+    r->file = file;
+    r->done = 0;
+    r->retries = 0;
+    r->bytes = BP_PAGE_SIZE << r->order;
+    r->io.file = &file->io;
+    r->io.offset = page << BP_PAGE_SHIFT;
+    r->io.to = pool->base + ((size_t)r->frame << BP_PAGE_SHIFT);
+    r->io.bytes = r->bytes;
+    r->io.buffer = bpi_channel_buffer(r->channel, r->frame);
+    if (r->io.buffer != IO_BUFFER_NONE)
+        counter_add(&s->count.read_fixed, 1);
+    SYNC_POINT("fault:queue");
+    taken = s->channel->ops->submit(s->channel->io, (struct io_request *const[]){&r->io}, 1, IO_HOLD);
+    return taken == 1 ? 0 : taken < 0 ? taken : -EAGAIN;
+}
+
+/* Publish, enter, queue. 0; -EEXIST: *order may have been lowered to pass what is in the way; or an error. */
+static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, uint32_t head, struct read *r)
+{
+    uint64_t first = page & ~extent_mask(*order);
+    struct index_insert met;
+    int rc;
+
+    r->frame = head;
+    r->order = (uint8_t)*order;
+    atomic_store_explicit(&s->pool->cold[head].channel, r->channel->number, memory_order_relaxed);
+    atomic_store_explicit(&s->pool->cold[head].slot, r->slot, memory_order_relaxed);
+    frame_publish(&s->frame[head], file->id | first, *order, 0);
+    SYNC_POINT("fault:published");
+    rc = bpi_index_insert(&file->index, first, *order, head, &s->nodes, &met);
+    if (rc) {
+        abandon(r, s);
+        if (met.page != page && *order) /* the largest block around our page without the one in conflict */
+            *order = 63 - (unsigned)__builtin_clzll(page ^ met.page);
+        return rc;
+    }
+    SYNC_POINT("fault:entered");
+    note_refault(s, head, &met);
+    rc = queue_read(s, file, r);
+    if (rc)
+        read_failed(r, rc, s, &s->count);
+    return rc;
+}
+
+/* One attempt with extents of at most *order; -EEXIST with *order lowered: again. */
+static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *order, struct target *t)
+{
+    struct read *r = bpi_read_take(s->channel);
+    uint32_t head;
+    int rc;
+
+    if (!r)
+        return STEP_READS;
+    rc = take_frames(s, order, &head);
+    if (rc) {
+        bpi_read_give(r);
+        return rc == -EAGAIN ? STEP_FRAMES : rc;
+    }
+    rc = enter(s, file, page, order, head, r);
+    if (rc == 0) {
+        counter_add(&s->count.misses, 1);
+        t->head = head;
+        t->frame = head + (uint32_t)(page & extent_mask(*order));
+        t->seen = frame_load(&s->frame[head]);
+        return STEP_JOINED;
+    }
+    if (rc != -EEXIST) {
+        bpi_unpin(s->pool, head);
+        bpi_session_fail(s, rc, "read of page %llu of %s: %s", (unsigned long long)page, file->name, bp_strerror(rc));
+    }
+    return rc;
+}
+
+int bpi_fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
+{
+    unsigned order;
+    unsigned wanted;
+    int rc;
+
+    rc = bpi_file_reaches(file, page);
+    if (rc)
+        return bpi_session_fail(s, rc, "page %llu of %s: %s", (unsigned long long)page, file->name, bp_strerror(rc));
+    if (!s->channel) {
+        rc = bpi_channel_assign(s);
+        if (rc)
+            return rc;
+    }
+    if (bpi_nodes_reserve(s))
+        return STEP_FRAMES;
+    order = miss_order(file, page);
+    do { /* ends: the order only falls */
+        wanted = order;
+        rc = fault_once(s, file, page, &order, t);
+    } while (rc == -EEXIST && order < wanted);
+    return rc;
+}
+
+/* ---- one attempt ---- */
+
+/* A frame that agreed: pin it, join its read, or say what is in the way. -EAGAIN: the word moved, look again. */
+static int take_hold(bp_session *s, enum bp_mode mode, struct target *t)
+{
+    struct frame *f = &s->frame[t->head];
+
+    if (t->seen & FRAME_EXCL) {
+        if (!(t->seen & FRAME_READING) || (t->seen & FRAME_PINS) >= FRAME_PINS_MAX)
+            return STEP_LATCHED;
+        if (!frame_pin_from(f, t->seen))
+            return -EAGAIN;
+        counter_add(&s->count.joins, 1);
+        return STEP_JOINED;
+    }
+    if (mode == BP_SHARED) {
+        if ((t->seen & FRAME_PINS) >= FRAME_PINS_MAX)
+            return STEP_LATCHED;
+        if (!frame_pin_from(f, t->seen))
+            return -EAGAIN;
+    } else {
+        if (t->seen & FRAME_PINS)
+            return STEP_LATCHED;
+        if (!frame_lock_from(f, t->seen))
+            return -EAGAIN;
+    }
+    counter_add(&s->count.hits, 1);
+    return STEP_PINNED;
+}
+
+int bpi_step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
+{
+    for (unsigned tries = 0; tries < STALE_MAX; tries++) {
+        index_entry e = bpi_index_load(&file->index, page);
+        int rc = -EAGAIN;
+
+        if (!entry_is_frame(e)) {
+            rc = bpi_fault(s, file, page, t);
+            if (rc != -EEXIST)
+                return rc;
+            continue;
+        }
+        t->frame = entry_number(e);
+        if (t->frame < s->frames_total && bpi_examine(s, file, page, t->frame, &t->head, &t->seen) != FRAME_NONE)
+            rc = take_hold(s, mode, t);
+        if (rc >= 0)
+            return rc;
+        if (tries % 64 == 63) /* an evictor between its two steps may need our CPU */
+            sched_yield();
+    }
+    return bpi_session_fail(s, -EBUSY, "page %llu of %s kept moving", (unsigned long long)page, file->name);
+}
+
+int bpi_joined_result(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
+{
+    int error;
+
+    if (!(frame_load(&s->frame[head]) & FRAME_FAILED))
+        return 0;
+    error = atomic_load_explicit(&s->pool->cold[head].error, memory_order_relaxed);
+    bpi_unpin(s->pool, head);
+    if (error != ABANDONED)
+        bpi_session_fail(s, error, "read of page %llu of %s: %s", (unsigned long long)page, file->name,
+                         bp_strerror(error));
+    return error;
+}
+
+/* ---- waiting, for the calls that may ---- */
+
+/* Until the read of a joined frame is over, or the deadline. Helps in its channel, whoever submitted. */
+static void wait_for_read(bp_session *s, uint32_t head, unsigned want, uint64_t deadline_ns)
+{
+    struct io_until until = {.word = &s->frame[head].state, .mask = FRAME_READING, .equals = FRAME_READING};
+    bp_pool *pool = s->pool;
+    uint64_t now = bpi_now_ns();
+
+    while (frame_load(&s->frame[head]) & FRAME_READING && now < deadline_ns) {
+        unsigned number = atomic_load_explicit(&pool->cold[head].channel, memory_order_relaxed);
+        struct channel *ch = atomic_load_explicit(&pool->channel[number], memory_order_acquire);
+
+        if (!bpi_channel_help(ch, s, &s->count, want, deadline_ns - now, &until))
+            now = bpi_now_ns();
+    }
+}
+
+/*
+ * Frames whose reads have ended but were not reaped cannot be evicted, and those who started them may never look:
+ * complete them all (R6).
+ */
+static void reap_everywhere(bp_session *s)
+{
+    unsigned count = atomic_load_explicit(&s->pool->channel_count, memory_order_acquire);
+
+    for (unsigned i = 0; i < count; i++) {
+        struct channel *ch = atomic_load_explicit(&s->pool->channel[i], memory_order_acquire);
+
+        ch->ops->flush(ch->io);
+        bpi_channel_help(ch, s, &s->count, 1, 0, NULL);
+    }
+}
+
+/* Park until a frame may be had. */
+static void wait_for_frame(bp_session *s, uint64_t deadline_ns)
+{
+    bp_pool *pool = s->pool;
+    uint64_t until = bpi_now_ns() + WAIT_SLICE_NS;
+    uint32_t seen = atomic_load_explicit(&pool->released, memory_order_acquire);
+    uint32_t frame;
+
+    /* seq_cst: a put that reads starving as 0 comes before our second attempt, which then finds what it released */
+    atomic_fetch_add_explicit(&pool->starving, 1, memory_order_seq_cst);
+    if (bpi_frame_take(s, 0, &frame) == 0)
+        bpi_frame_give(pool, frame, 0);
+    else
+        bpi_futex_wait(&pool->released, seen, until < deadline_ns ? until : deadline_ns);
+    atomic_fetch_sub_explicit(&pool->starving, 1, memory_order_relaxed);
+}
+
+static int give_up_frames(bp_session *s)
+{
+    char who[200];
+
+    counter_add(&s->count.busy, 1);
+    bpi_describe_holders(s->pool, who, sizeof(who));
+    return bpi_session_fail(s, -EBUSY, "no frame to be had within %u ms: %s", s->pool->options.wait_ms, who);
+}
+
+static void label_of(bp_pool *pool, uint32_t number, char *text, size_t size)
+{
+    snprintf(text, size, "a session that is closed now");
+    pthread_mutex_lock(&pool->lock);
+    for (bp_session *s = pool->session; s; s = s->next)
+        if (s->number == number)
+            snprintf(text, size, "'%s'", s->label);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static int give_up_latch(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
+{
+    bp_pool *pool = s->pool;
+    uint64_t seen = frame_load(&pool->frame[head]);
+    char who[64];
+
+    counter_add(&s->count.busy, 1);
+    if (frame_pins(seen))
+        return bpi_session_fail(s, -EBUSY, "page %llu of %s was held shared by %u for %u ms", (unsigned long long)page,
+                                file->name, frame_pins(seen), pool->options.wait_ms);
+    label_of(pool, atomic_load_explicit(&pool->cold[head].holder, memory_order_relaxed), who, sizeof(who));
+    return bpi_session_fail(s, -EBUSY, "page %llu of %s was held exclusively by %s for %u ms", (unsigned long long)page,
+                            file->name, who, pool->options.wait_ms);
+}
+
+/* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
+static int settle_mode(bp_session *s, enum bp_mode mode, struct target *t)
+{
+    t->seen = frame_load(&s->frame[t->head]);
+    if (mode == BP_SHARED || frame_upgrade(&s->frame[t->head]))
+        return 0;
+    bpi_unpin(s->pool, t->head);
+    return -EAGAIN;
+}
+
+/* A joined read to its end: 0 and the ref is filled; -EAGAIN: try the page anew; or an error. Its pin is used up. */
+static int finish_joined(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, unsigned want,
+                         uint64_t deadline_ns, struct target *t, struct bp_ref *ref)
+{
+    int rc;
+
+    wait_for_read(s, t->head, want, deadline_ns);
+    if (frame_load(&s->frame[t->head]) & FRAME_READING) {
+        bpi_unpin(s->pool, t->head);
+        counter_add(&s->count.busy, 1);
+        return bpi_session_fail(s, -ETIMEDOUT, "read of page %llu of %s has not ended after %u ms",
+                                (unsigned long long)page, file->name, s->pool->options.wait_ms);
+    }
+    rc = bpi_joined_result(s, file, page, t->head);
+    if (!rc)
+        rc = settle_mode(s, mode, t);
+    if (!rc)
+        bpi_ref_fill(s, file, page, mode, t, ref);
+    return rc;
+}
+
+/* One page, whatever it takes until the deadline. */
+static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, uint64_t deadline_ns,
+                   struct bp_ref *ref)
+{
+    struct target t;
+    int rc;
+
+    for (;;) {
+        rc = bpi_step(s, file, page, mode, &t);
+        if (rc < 0)
+            return rc;
+        if (rc == STEP_PINNED) {
+            bpi_ref_fill(s, file, page, mode, &t, ref);
+            return 0;
+        }
+        if (rc == STEP_JOINED) {
+            rc = finish_joined(s, file, page, mode, 1, deadline_ns, &t, ref);
+            if (rc != -EAGAIN)
+                return rc;
+        } else if (bpi_now_ns() >= deadline_ns) {
+            return rc == STEP_LATCHED ? give_up_latch(s, file, page, t.head) : give_up_frames(s);
+        } else if (rc == STEP_LATCHED) {
+            bpi_frame_wait(&s->frame[t.head], t.seen, deadline_ns);
+        } else if (rc == STEP_FRAMES) {
+            reap_everywhere(s);
+            wait_for_frame(s, deadline_ns);
+        } else {
+            bpi_channel_help(s->channel, s, &s->count, 1, WAIT_SLICE_NS, NULL);
+        }
+    }
+}
+
+/* Marks a ref of bpi_get_slow whose read is still under way. */
+#define REF_JOINED 0u
+
+static void drop_refs(bp_session *s, struct bp_ref ref[], unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (ref[i].mode == REF_JOINED)
+            bpi_unpin(s->pool, ref[i].frame);
+        else
+            bp_put(&ref[i]);
+    }
+}
+
+/* Complete the joined among the first n; on an error everything of the n is given back. */
+static int settle(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode,
+                  uint64_t deadline_ns, struct bp_ref ref[])
+{
+    unsigned left = 0;
+    int rc = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        left += ref[i].mode == REF_JOINED;
+    for (unsigned i = 0; i < n && left; i++) {
+        struct target t = {.head = ref[i].frame};
+
+        if (ref[i].mode != REF_JOINED)
+            continue;
+        t.frame = t.head + (uint32_t)ref[i].bytes;
+        rc = finish_joined(s, file, page[i], mode, left, deadline_ns, &t, &ref[i]);
+        if (rc == -EAGAIN)
+            rc = get_one(s, file, page[i], mode, deadline_ns, &ref[i]);
+        if (rc) {
+            drop_refs(s, ref, i);
+            drop_refs(s, ref + i + 1, n - i - 1);
+            break;
+        }
+        left--;
+    }
+    return rc;
+}
+
+int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode,
+                 struct bp_ref ref[])
+{
+    uint64_t deadline_ns = bpi_now_ns() + s->pool->wait_ns;
+    unsigned i = 0;
+    int rc = 0;
+
+    if (mode != BP_SHARED && mode != BP_EXCLUSIVE)
+        return bpi_session_fail(s, -EINVAL, "mode %d is neither BP_SHARED nor BP_EXCLUSIVE", (int)mode);
+    while (i < n) {
+        struct target t;
+
+        rc = bpi_step(s, file, page[i], mode, &t);
+        if (rc == STEP_PINNED) {
+            bpi_ref_fill(s, file, page[i], mode, &t, &ref[i]);
+            i++;
+        } else if (rc == STEP_JOINED) {
+            ref[i].mode = REF_JOINED;
+            ref[i].frame = t.head;
+            ref[i].bytes = t.frame - t.head;
+            i++;
+        } else if (rc < 0) {
+            drop_refs(s, ref, i);
+            return rc;
+        } else { /* it will take waiting: first complete what is under way, others may wait for it */
+            rc = settle(s, file, page, i, mode, deadline_ns, ref);
+            if (rc)
+                return rc;
+            rc = get_one(s, file, page[i], mode, deadline_ns, &ref[i]);
+            if (rc) {
+                drop_refs(s, ref, i);
+                return rc;
+            }
+            i++;
+        }
+    }
+    return settle(s, file, page, n, mode, deadline_ns, ref);
+}

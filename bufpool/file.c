@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files: opening, closing, and where they end. A bp_file's memory stays a bp_file while the pool is open (its slot is
+ * reused), so an evictor that still holds a file's lock when the file's last page goes is safe.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bufpool/pool.h"
+
+#define EXTENT_SHARE 16 /* an extent is at most this part of the pool */
+#define DROP_WAIT_NS (100 * NS_PER_MS)
+
+/* ---- opening ---- */
+
+/* The order asked for, or an error in words. */
+static int check_options(const bp_pool *pool, const struct bp_file_options *o, unsigned *order)
+{
+    uint32_t bytes = o->extent_bytes ? o->extent_bytes : BP_PAGE_SIZE;
+
+    *order = 0;
+    if (o->size < sizeof(*o)) {
+        bpi_error_set(o->error, -EINVAL, "bp_file_options.size is %zu, not %zu", o->size, sizeof(*o));
+        return -EINVAL;
+    }
+    if (bytes < BP_PAGE_SIZE || bytes & (bytes - 1) || bytes > BP_PAGE_SIZE << BP_ORDER_MAX) {
+        bpi_error_set(o->error, -EINVAL, "extent_bytes %u is not a power of two from %u to %u", bytes, BP_PAGE_SIZE,
+                      BP_PAGE_SIZE << BP_ORDER_MAX);
+        return -EINVAL;
+    }
+    *order = (unsigned)__builtin_ctz(bytes) - BP_PAGE_SHIFT;
+    if (*order && (1u << *order) > pool->frames_total / EXTENT_SHARE) {
+        bpi_error_set(o->error, -EINVAL, "extent_bytes %u is more than a sixteenth of the pool (%u frames of 4 KiB)",
+                      bytes, pool->frames_total);
+        return -EINVAL;
+    }
+    return 0;
+}
+
+/* An open file that is the same one, and a slot that could be used. Under pool.lock. */
+static bp_file *find_same(bp_pool *pool, const struct io_file *io, unsigned *slot)
+{
+    *slot = 0;
+    for (unsigned i = 1; i <= FRAME_FILES_MAX; i++) {
+        bp_file *file = atomic_load_explicit(&pool->file[i], memory_order_relaxed);
+
+        if (!file || !file->opens) {
+            if (!*slot)
+                *slot = i;
+            if (!file)
+                break; /* slots are used from below */
+        } else if (file->io.dev == io->dev && file->io.ino == io->ino) {
+            return file;
+        }
+    }
+    return NULL;
+}
+
+static void set_up(bp_file *file, unsigned slot, const char *path, unsigned order, const struct io_file *io,
+                   uint64_t bytes, enum bp_choice direct)
+{
+    size_t length = strlen(path);
+    const char *tail = length < sizeof(file->name) ? path : path + length - (sizeof(file->name) - 1);
+
+    file->id = (uint64_t)slot << FRAME_ID_FILE_SHIFT;
+    file->io = *io;
+    file->order = order;
+    file->opens = 1;
+    file->direct = direct;
+    memcpy(file->name, tail, strlen(tail) + 1);
+    atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
+}
+
+/* Find or make the bp_file. Takes io over where it is new. Under pool.lock. */
+static int enter_file(bp_pool *pool, const char *path, const struct bp_file_options *o, unsigned order,
+                      struct io_file *io, uint64_t bytes, bp_file **out)
+{
+    unsigned slot;
+    bp_file *file = find_same(pool, io, &slot);
+
+    if (file) {
+        bpi_io_file_close(io);
+        if (file->order != order || file->direct != o->direct) {
+            bpi_error_set(o->error, -EEXIST, "%s is open in this pool with other options", path);
+            return -EEXIST;
+        }
+        file->opens++;
+        *out = file;
+        return 0;
+    }
+    if (!slot) {
+        bpi_error_set(o->error, -ENFILE, "%s: %u files are open in this pool", path, FRAME_FILES_MAX);
+        return -ENFILE;
+    }
+    file = atomic_load_explicit(&pool->file[slot], memory_order_relaxed);
+    if (!file) {
+        file = aligned_alloc(LINE, (sizeof(*file) + LINE - 1) / LINE * LINE);
+        if (!file)
+            return -ENOMEM;
+        memset(file, 0, sizeof(*file));
+        file->pool = pool;
+        bpi_index_init(&file->index, &pool->nodes);
+        atomic_store_explicit(&pool->file[slot], file, memory_order_release);
+    }
+    set_up(file, slot, path, order, io, bytes, o->direct);
+    pool->file_count++;
+    *out = file;
+    return 0;
+}
+
+int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *options, bp_file **out)
+{
+    struct bp_file_options o = options ? *options : (struct bp_file_options){.size = sizeof(o)};
+    struct io_file io = {.fd = -1};
+    uint64_t bytes;
+    unsigned order;
+    char why[200];
+    int rc;
+
+    if (bpi_pool_forked(pool))
+        return BP_FORKED;
+    rc = check_options(pool, &o, &order);
+    if (rc)
+        return rc;
+    rc = bpi_io_file_open(&io, path,
+                          o.direct == BP_ON    ? IO_DIRECT_ON
+                          : o.direct == BP_OFF ? IO_DIRECT_OFF
+                                               : IO_DIRECT_TRY,
+                          why, sizeof(why));
+    if (rc) {
+        bpi_error_set(o.error, rc, "%s: %s", path, why);
+        return rc;
+    }
+    rc = bpi_io_file_size(&io, &bytes);
+    if (rc) {
+        bpi_error_set(o.error, rc, "%s: its size: %s", path, bp_strerror(rc));
+        goto out;
+    }
+    pthread_mutex_lock(&pool->lock);
+    rc = enter_file(pool, path, &o, order, &io, bytes, out);
+    pthread_mutex_unlock(&pool->lock);
+out:
+    if (rc && io.fd >= 0)
+        bpi_io_file_close(&io);
+    return rc;
+}
+
+/* ---- the end of a file ---- */
+
+/* Take an extent out that holds what was the file's last page: it was read when the file was shorter. */
+static void drop_stale_end(bp_file *file, uint64_t page)
+{
+    bp_pool *pool = file->pool;
+    index_entry e = bpi_index_load(&file->index, page);
+    uint64_t seen;
+    uint64_t id;
+    uint32_t head;
+
+    if (!entry_is_frame(e) || entry_number(e) >= pool->frames_total)
+        return;
+    head = entry_number(e);
+    seen = frame_load(&pool->frame[head]);
+    if (seen & FRAME_TAIL) {
+        head &= ~(uint32_t)extent_mask(frame_order(seen));
+        seen = frame_load(&pool->frame[head]);
+    }
+    id = frame_id(&pool->frame[head]);
+    if ((seen & (FRAME_EXCL | FRAME_PINS | FRAME_BOUND)) != FRAME_BOUND ||
+        id != (file->id | (page & ~extent_mask(frame_order(seen)))) || !frame_lock_from(&pool->frame[head], seen))
+        return; /* in use: whoever has it sees the file as it was */
+    bpi_index_erase(&file->index, id & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE);
+    bpi_frame_release(pool, head);
+}
+
+int bp_file_size(bp_file *file, uint64_t *bytes)
+{
+    uint64_t known;
+    int rc;
+
+    if (bpi_pool_forked(file->pool))
+        return BP_FORKED;
+    rc = bpi_io_file_size(&file->io, bytes);
+    if (rc)
+        return rc;
+    known = atomic_exchange_explicit(&file->bytes, *bytes, memory_order_relaxed);
+    if (known != *bytes && known % BP_PAGE_SIZE)
+        drop_stale_end(file, known >> BP_PAGE_SHIFT);
+    return 0;
+}
+
+size_t bp_page_file_bytes(const bp_file *file, uint64_t page)
+{
+    uint64_t bytes = atomic_load_explicit(&file->bytes, memory_order_relaxed);
+
+    if (page >= BP_PAGE_MAX || page << BP_PAGE_SHIFT >= bytes)
+        return 0;
+    bytes -= page << BP_PAGE_SHIFT;
+    return bytes < BP_PAGE_SIZE ? (size_t)bytes : BP_PAGE_SIZE;
+}
+
+bool bp_file_direct(const bp_file *file)
+{
+    return file->io.direct;
+}
+
+/* ---- closing ---- */
+
+/* Refs on the file's extents, counted once per extent; reads under way do not count. */
+static uint64_t count_pinned(bp_file *file)
+{
+    bp_pool *pool = file->pool;
+    uint64_t pinned = 0;
+    uint64_t page = 0;
+    uint32_t frame;
+
+    while (bpi_index_next(&file->index, page, &page, &frame)) {
+        uint64_t seen = frame_load(&pool->frame[frame]);
+
+        pinned += !(seen & FRAME_READING) && ((seen & FRAME_PINS) || ((seen & FRAME_EXCL) && !(seen & FRAME_TAIL)));
+        if (page++ == UINT64_MAX)
+            break;
+    }
+    return pinned;
+}
+
+/* See reads end that nobody waits for. */
+static void help_with(bp_pool *pool, uint32_t head)
+{
+    unsigned number = atomic_load_explicit(&pool->cold[head].channel, memory_order_relaxed);
+    struct channel *ch = atomic_load_explicit(&pool->channel[number], memory_order_acquire);
+    struct counters unused = {0};
+
+    if (ch)
+        bpi_channel_help(ch, NULL, &unused, 1, DROP_WAIT_NS, NULL);
+}
+
+/* One extent on its way out. true: it is gone, or was already. */
+static bool drop_extent(bp_file *file, uint32_t frame)
+{
+    bp_pool *pool = file->pool;
+    uint32_t head = frame;
+    uint64_t seen = frame_load(&pool->frame[head]);
+
+    if (seen & FRAME_TAIL) {
+        head &= ~(uint32_t)extent_mask(frame_order(seen));
+        seen = frame_load(&pool->frame[head]);
+    }
+    if (seen & FRAME_READING) {
+        help_with(pool, head);
+        return false;
+    }
+    if (seen & (FRAME_EXCL | FRAME_PINS)) { /* an evictor has it */
+        bpi_frame_wait(&pool->frame[head], seen, bpi_now_ns() + NS_PER_MS);
+        return false;
+    }
+    if (!frame_lock_from(&pool->frame[head], seen))
+        return false;
+    bpi_index_erase(&file->index, frame_id(&pool->frame[head]) & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE);
+    bpi_frame_release(pool, head);
+    return true;
+}
+
+int bpi_file_drop(bp_file *file, uint64_t *pinned)
+{
+    uint64_t deadline = bpi_now_ns() + file->pool->wait_ns;
+    uint64_t page = 0;
+    uint32_t frame;
+
+    *pinned = count_pinned(file);
+    if (*pinned)
+        return -EBUSY;
+    while (bpi_index_next(&file->index, page, &page, &frame)) {
+        if (!drop_extent(file, frame) && bpi_now_ns() > deadline) {
+            *pinned = count_pinned(file);
+            return *pinned ? -EBUSY : -ETIMEDOUT;
+        }
+    }
+    bpi_index_clear(&file->index);
+    return 0;
+}
+
+int bp_file_close(bp_file *file, struct bp_error *error)
+{
+    bp_pool *pool = file->pool;
+    uint64_t pinned = 0;
+    int rc = 0;
+
+    if (bpi_pool_forked(pool))
+        return BP_FORKED;
+    pthread_mutex_lock(&pool->lock);
+    if (file->opens > 1) {
+        file->opens--;
+        pthread_mutex_unlock(&pool->lock);
+        return 0;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    rc = bpi_file_drop(file, &pinned);
+    if (rc) {
+        bpi_error_set(error, rc, "%s: %llu of its extents are pinned%s", file->name, (unsigned long long)pinned,
+                      rc == -ETIMEDOUT ? "; a read of it does not end" : "");
+        return rc;
+    }
+    pthread_mutex_lock(&pool->lock);
+    bpi_io_file_close(&file->io);
+    file->opens = 0;
+    pool->file_count--;
+    pthread_mutex_unlock(&pool->lock);
+    return 0;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Point access: views and refs. The first function of each pair is the hit, short enough to be read as a whole; what
+ * follows it is the rest of the world.
+ *
+ * A hit costs two dependent cache misses: the index slot, then the frame (descriptor and data in parallel, since
+ * both addresses come from the frame number). bp_read writes nothing shared unless the page is colder than full; bp_get
+ * is one CAS on the state word, from exactly the value that was examined, which proves identity (R1).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "bufpool/pool.h"
+
+/* Readers may use a frame that is the first of an extent (BOUND) and that nothing excludes them from. */
+#define PLAIN_MASK (FRAME_BOUND | FRAME_EXCL)
+
+static inline void *frame_data(const bp_session *s, uint32_t frame)
+{
+    return s->base + ((size_t)frame << BP_PAGE_SHIFT);
+}
+
+static inline uint32_t translate(const bp_session *s, const bp_file *file, uint64_t page)
+{
+    index_entry e = bpi_index_load(&file->index, page);
+
+    return entry_is_frame(e) && entry_number(e) < s->frames_total ? entry_number(e) : FRAME_NONE;
+}
+
+/* The descriptor agrees that this frame alone is the page, and nothing excludes readers. */
+static inline bool plain_hit(const struct frame *f, const bp_file *file, uint64_t page, uint64_t *seen)
+{
+    *seen = frame_load(f);
+    return (*seen & PLAIN_MASK) == FRAME_BOUND && frame_id(f) == (file->id | page);
+}
+
+static inline void view_fill(struct bp_view *view, const void *data, const struct frame *f, uint64_t seen)
+{
+    view->data = data;
+    view->state = (const uint64_t *)(const void *)&f->state;
+    view->seen = seen;
+}
+
+uint32_t bpi_examine(const bp_session *s, const bp_file *file, uint64_t page, uint32_t frame, uint32_t *head,
+                     uint64_t *seen)
+{
+    struct frame *f = &s->frame[frame];
+    uint64_t mask;
+
+    *head = frame;
+    *seen = frame_load(f);
+    if (*seen & FRAME_TAIL) {
+        *head = frame & ~(uint32_t)extent_mask(frame_order(*seen));
+        f = &s->frame[*head];
+        *seen = frame_load(f);
+    }
+    mask = extent_mask(frame_order(*seen));
+    if ((*seen & (FRAME_BOUND | FRAME_FAILED)) != FRAME_BOUND || page >= BP_PAGE_MAX ||
+        frame_id(f) != (file->id | (page & ~mask)) || (frame & mask) != (page & mask))
+        return FRAME_NONE;
+    return frame;
+}
+
+void bpi_ref_fill(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, const struct target *t,
+                  struct bp_ref *ref)
+{
+    uint32_t inside = t->frame - t->head;
+
+    ref->data = frame_data(s, t->frame);
+    ref->page = page;
+    ref->bytes = ((size_t)(1u << frame_order(t->seen)) - inside) << BP_PAGE_SHIFT;
+    ref->session = s;
+    ref->file = file;
+    ref->frame = t->head;
+    ref->mode = mode;
+    if (mode == BP_EXCLUSIVE)
+        atomic_store_explicit(&s->pool->cold[t->head].holder, s->number, memory_order_relaxed);
+    counter_add(&s->pins, 1);
+}
+
+/* ---- views ---- */
+
+/* Anything but a plain hit: a larger extent, a latch, a miss. */
+static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
+{
+    struct target t;
+    struct bp_ref ref;
+    int rc;
+
+    if (bpi_forked(s))
+        return BP_FORKED;
+    t.frame = translate(s, file, page);
+    if (t.frame != FRAME_NONE && bpi_examine(s, file, page, t.frame, &t.head, &t.seen) != FRAME_NONE &&
+        !(t.seen & FRAME_EXCL)) {
+        frame_warm(&s->frame[t.head], t.seen);
+        view_fill(view, frame_data(s, t.frame), &s->frame[t.head], t.seen);
+        counter_add(&s->count.hits, 1);
+        return 0;
+    }
+    rc = bpi_get_slow(s, file, &page, 1, BP_SHARED, &ref);
+    if (rc)
+        return rc;
+    /* pinned, so the word that is read now is of this page; the view outlives the pin */
+    view_fill(view, ref.data, &s->frame[ref.frame], frame_load(&s->frame[ref.frame]));
+    bp_put(&ref);
+    return 0;
+}
+
+int bp_read(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
+{
+    uint32_t frame;
+    uint64_t seen;
+
+    if (bpi_forked(s))
+        return BP_FORKED;
+    frame = translate(s, file, page);
+    if (likely(frame != FRAME_NONE) && likely(plain_hit(&s->frame[frame], file, page, &seen))) {
+        frame_warm(&s->frame[frame], seen);
+        view_fill(view, frame_data(s, frame), &s->frame[frame], seen);
+        counter_add(&s->count.hits, 1);
+        return 0;
+    }
+    return read_slow(s, file, page, view);
+}
+
+static inline uint32_t hint_frame(const bp_session *s, const struct bp_hint *hint)
+{
+    return hint->word - 1 < s->frames_total ? (uint32_t)(hint->word - 1) : FRAME_NONE;
+}
+
+static inline void hint_set(const bp_session *s, const void *data, struct bp_hint *hint)
+{
+    hint->word = ((size_t)((const char *)data - s->base) >> BP_PAGE_SHIFT) + 1;
+}
+
+int bp_read_hinted(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *hint, struct bp_view *view)
+{
+    uint32_t frame;
+    uint64_t seen;
+    int rc;
+
+    if (bpi_forked(s))
+        return BP_FORKED;
+    frame = hint_frame(s, hint);
+    if (likely(frame != FRAME_NONE) && page < BP_PAGE_MAX && likely(plain_hit(&s->frame[frame], file, page, &seen))) {
+        frame_warm(&s->frame[frame], seen);
+        view_fill(view, frame_data(s, frame), &s->frame[frame], seen);
+        counter_add(&s->count.hits, 1);
+        return 0;
+    }
+    rc = bp_read(s, file, page, view);
+    if (!rc)
+        hint_set(s, view->data, hint);
+    return rc;
+}
+
+/*
+ * Lookups of a group in lockstep: all slots are asked for before the first is needed, then all descriptors and first
+ * lines of data; so the misses of one stage overlap.
+ */
+#define READ_GROUP 32u
+
+static void prefetch_group(const bp_session *s, const bp_file *file, const uint64_t page[], unsigned n,
+                           uint32_t frame[])
+{
+    const _Atomic index_entry *slot[READ_GROUP];
+
+    for (unsigned i = 0; i < n; i++) {
+        slot[i] = bpi_index_slot(&file->index, page[i]);
+        __builtin_prefetch((const void *)slot[i], 0, 3);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        index_entry e = slot[i] ? atomic_load_explicit(slot[i], memory_order_acquire) : ENTRY_NONE;
+
+        frame[i] = entry_is_frame(e) && entry_number(e) < s->frames_total ? entry_number(e) : FRAME_NONE;
+        if (frame[i] != FRAME_NONE) {
+            __builtin_prefetch((const void *)&s->frame[frame[i]], 0, 3);
+            __builtin_prefetch(frame_data(s, frame[i]), 0, 3);
+        }
+    }
+}
+
+/* Bring in what is missing, in one submission, and take its views. */
+static __attribute__((noinline)) int read_many_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
+                                                    struct bp_view view[])
+{
+    uint64_t missing[READ_GROUP];
+    struct bp_ref ref[READ_GROUP];
+    unsigned at[READ_GROUP];
+    unsigned count = 0;
+    int rc;
+
+    for (unsigned i = 0; i < n; i++) {
+        if (!view[i].data) {
+            at[count] = i;
+            missing[count++] = page[i];
+        }
+    }
+    rc = bpi_get_slow(s, file, missing, count, BP_SHARED, ref);
+    if (rc)
+        return rc;
+    for (unsigned i = 0; i < count; i++) {
+        view_fill(&view[at[i]], ref[i].data, &s->frame[ref[i].frame], frame_load(&s->frame[ref[i].frame]));
+        bp_put(&ref[i]);
+    }
+    return 0;
+}
+
+int bp_read_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, struct bp_view view[])
+{
+    int rc = 0;
+
+    if (bpi_forked(s))
+        return BP_FORKED;
+    for (unsigned first = 0; first < n && !rc; first += READ_GROUP) {
+        unsigned count = n - first < READ_GROUP ? n - first : READ_GROUP;
+        uint32_t frame[READ_GROUP];
+        unsigned hits = 0;
+
+        prefetch_group(s, file, page + first, count, frame);
+        for (unsigned i = 0; i < count; i++) {
+            struct bp_view *v = &view[first + i];
+            uint64_t seen;
+
+            v->data = NULL;
+            if (frame[i] == FRAME_NONE || !plain_hit(&s->frame[frame[i]], file, page[first + i], &seen))
+                continue;
+            frame_warm(&s->frame[frame[i]], seen);
+            view_fill(v, frame_data(s, frame[i]), &s->frame[frame[i]], seen);
+            hits++;
+        }
+        counter_add(&s->count.hits, hits);
+        if (unlikely(hits < count))
+            rc = read_many_slow(s, file, page + first, count, view + first);
+    }
+    return rc;
+}
+
+/* ---- refs ---- */
+
+/* Pin or latch a frame that agreed, from the word that was examined. */
+static inline bool latch_from(struct frame *f, uint64_t seen, enum bp_mode mode)
+{
+    if (mode == BP_SHARED)
+        return frame_pin_from(f, seen);
+    return !(seen & FRAME_PINS) && frame_lock_from(f, seen);
+}
+
+/* The hit of bp_get and bp_get_hinted; false: the slow path. */
+static inline bool get_frame(bp_session *s, bp_file *file, uint64_t page, uint32_t frame, enum bp_mode mode,
+                             struct bp_ref *ref)
+{
+    struct target t = {.frame = frame, .head = frame};
+
+    if (!plain_hit(&s->frame[frame], file, page, &t.seen) || !latch_from(&s->frame[frame], t.seen, mode))
+        return false;
+    bpi_ref_fill(s, file, page, mode, &t, ref);
+    counter_add(&s->count.hits, 1);
+    return true;
+}
+
+int bp_get(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
+{
+    uint32_t frame;
+
+    if (bpi_forked(s))
+        return BP_FORKED;
+    frame = translate(s, file, page);
+    if (likely(frame != FRAME_NONE) && likely(get_frame(s, file, page, frame, mode, ref)))
+        return 0;
+    return bpi_get_slow(s, file, &page, 1, mode, ref);
+}
+
+int bp_get_hinted(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_hint *hint,
+                  struct bp_ref *ref)
+{
+    uint32_t frame;
+    int rc;
+
+    if (bpi_forked(s))
+        return BP_FORKED;
+    frame = hint_frame(s, hint);
+    if (likely(frame != FRAME_NONE) && page < BP_PAGE_MAX && likely(get_frame(s, file, page, frame, mode, ref)))
+        return 0;
+    rc = bp_get(s, file, page, mode, ref);
+    if (!rc)
+        hint_set(s, ref->data, hint);
+    return rc;
+}
+
+int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode, struct bp_ref ref[])
+{
+    if (bpi_forked(s))
+        return BP_FORKED;
+    return n ? bpi_get_slow(s, file, page, n, mode, ref) : 0;
+}
+
+void bp_put(struct bp_ref *ref)
+{
+    bp_session *s = ref->session;
+    struct frame *f;
+    uint64_t before;
+
+    if (bpi_forked(s))
+        return;
+    f = &s->frame[ref->frame];
+    counter_add(&s->pins, (uint64_t)-1);
+    if (ref->mode == BP_EXCLUSIVE) {
+        before = frame_unlock(f);
+    } else {
+        before = frame_unpin(f);
+        if (frame_pins(before) > 1)
+            return;
+    }
+    if (unlikely(before & FRAME_WAITERS))
+        bpi_frame_wake(f);
+    bpi_release_notify(s->pool);
+}
+
+void bp_put_many(struct bp_ref ref[], unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        bp_put(&ref[i]);
+}

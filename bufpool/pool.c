@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Opening and closing a pool. Opening looks at the machine once (topology, io_uring probe), reserves address space for
+ * everything the pool can become, and touches almost none of it.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bufpool/pool.h"
+
+#define WAIT_MS_DEFAULT         10000u
+#define WAIT_MS_MAX             (3600u * 1000)
+#define REGISTERED_MAX_DEFAULT  (1ull << 30)
+#define PSYNC_THREADS_DEFAULT   8u
+#define PSYNC_THREADS_MAX       256u
+#define CHANNELS_PER_CPU        4u
+#define SHADOW_CLOCK_RANGE_LOG2 7u /* the shadows' clock spans so many pools' worth of evictions, as a power of two */
+#define HUGE_FROM               (8u << 20) /* descriptors of smaller pools stay on 4 KiB pages; bytes */
+
+/*
+ * What a frame costs beside itself, bytes: its descriptor, and its share of the index when files are dense (a 64th of a
+ * node, and the nodes that hold only shadows). A pool full of pages that are alone in their leaves needs up to a node
+ * each on top.
+ */
+#define INDEX_BYTES_PER_FRAME 32u
+#define FRAME_BYTES           (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + INDEX_BYTES_PER_FRAME)
+#define NODES_EXTRA           65536u /* blank nodes in sessions' magazines, and upper levels */
+
+static void *reserve(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (at == MAP_FAILED)
+        return NULL;
+    if (bytes >= HUGE_FROM)
+        madvise(at, bytes, MADV_HUGEPAGE);
+    madvise(at, bytes, MADV_DONTFORK);
+    return at;
+}
+
+bool bpi_pool_forked(const bp_pool *pool)
+{
+    return pool->pid != getpid();
+}
+
+/* ---- options ---- */
+
+static int refuse(const struct bp_pool_options *o, int code, const char *what)
+{
+    bpi_error_set(o->error, code, "%s", what);
+    return code;
+}
+
+static int check_options(const struct bp_pool_options *o)
+{
+    if (o->size != sizeof(*o))
+        return refuse(o, -EINVAL, "bp_pool_options.size is not sizeof(struct bp_pool_options)");
+    if (o->memory < BP_MEMORY_MIN) {
+        bpi_error_set(o->error, -EINVAL, "memory is %llu bytes; the least is %u (1 MiB)", (unsigned long long)o->memory,
+                      BP_MEMORY_MIN);
+        return -EINVAL;
+    }
+    if ((unsigned)o->huge > BP_OFF || (unsigned)o->registered > BP_OFF || (unsigned)o->io > BP_IO_PSYNC)
+        return refuse(o, -EINVAL, "huge, registered or io is none of the values of its enum");
+    if (o->wait_ms > WAIT_MS_MAX)
+        return refuse(o, -EINVAL, "wait_ms is more than an hour");
+    if (o->channels_max > CHANNELS_MAX)
+        return refuse(o, -EINVAL, "channels_max is more than 256");
+    if (o->psync_threads > PSYNC_THREADS_MAX)
+        return refuse(o, -EINVAL, "psync_threads is more than 256");
+    return 0;
+}
+
+static void fill_defaults(struct bp_pool_options *o, unsigned cpus)
+{
+    unsigned channels = CHANNELS_PER_CPU * cpus;
+
+    o->wait_ms = o->wait_ms ? o->wait_ms : WAIT_MS_DEFAULT;
+    o->registered_max = o->registered_max ? o->registered_max : REGISTERED_MAX_DEFAULT;
+    o->psync_threads = o->psync_threads ? o->psync_threads : PSYNC_THREADS_DEFAULT;
+    if (!o->channels_max)
+        o->channels_max = channels < CHANNELS_MAX ? channels : CHANNELS_MAX;
+}
+
+/* ---- parts ---- */
+
+static int check_memory(bp_pool *pool)
+{
+    const struct bp_pool_options *o = &pool->options;
+    uint64_t frames = o->memory / FRAME_BYTES;
+
+    pool->memory_machine = bpi_topology_memory(&pool->topology);
+    if (pool->memory_machine && o->memory > pool->memory_machine) {
+        bpi_error_set(o->error, -ENOMEM, "memory is %llu MiB, but this machine (or its cgroup) has %llu MiB",
+                      (unsigned long long)(o->memory >> 20), (unsigned long long)(pool->memory_machine >> 20));
+        return -ENOMEM;
+    }
+    if (frames > ENTRY_NUMBER_MAX) {
+        bpi_error_set(o->error, -EINVAL, "memory is more than 4 TiB, the most a pool can have");
+        return -EINVAL;
+    }
+    pool->frames_total = (uint32_t)frames;
+    return 0;
+}
+
+static int choose_io(bp_pool *pool, const struct io_ops *io)
+{
+    const struct bp_pool_options *o = &pool->options;
+    int rc;
+
+    if (io || o->io == BP_IO_PSYNC) {
+        pool->io = io ? io : &bpi_io_psync;
+        return 0;
+    }
+    rc = bpi_io_uring_probe(pool->io_reason, pool->io_remedy, sizeof(pool->io_reason));
+    pool->io = rc ? &bpi_io_psync : &bpi_io_uring;
+    if (rc && o->io == BP_IO_URING) {
+        bpi_error_set(o->error, -ENOTSUP, "io_uring was asked for, but %s (%s)", pool->io_reason, pool->io_remedy);
+        return -ENOTSUP;
+    }
+    return 0;
+}
+
+static int open_memory(bp_pool *pool)
+{
+    static const enum slab_huge huge[] = {[BP_TRY] = SLAB_HUGE_TRY, [BP_ON] = SLAB_HUGE_ON, [BP_OFF] = SLAB_HUGE_OFF};
+    const struct bp_pool_options *o = &pool->options;
+    size_t frames = pool->frames_total;
+    uint32_t batch = pool->frames_total / 64;
+    unsigned bits = 32 - (unsigned)__builtin_clz(pool->frames_total);
+    int rc;
+
+    rc = bpi_frames_open(&pool->topology, (uint64_t)frames << BP_PAGE_SHIFT, huge[o->huge], &pool->frames);
+    if (rc)
+        return rc;
+    pool->base = bpi_frames_base(pool->frames);
+    pool->frame = reserve(frames * sizeof(*pool->frame));
+    pool->cold = reserve(frames * sizeof(*pool->cold));
+    if (!pool->frame || !pool->cold)
+        return -ENOMEM;
+    pool->batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
+    pool->clock_shift =
+        bits + SHADOW_CLOCK_RANGE_LOG2 > SHADOW_CLOCK_BITS ? bits + SHADOW_CLOCK_RANGE_LOG2 - SHADOW_CLOCK_BITS : 0;
+    return bpi_nodes_open(&pool->nodes, pool->frames_total + NODES_EXTRA);
+}
+
+/* A pool that insists on huge pages finds out now whether there are any. */
+static int try_huge(bp_pool *pool)
+{
+    struct frames_stats fs;
+    uint32_t frame;
+    int rc;
+
+    if (pool->options.huge != BP_ON)
+        return 0;
+    rc = bpi_frames_alloc(pool->frames, bpi_topology_here(&pool->topology), 0, &frame);
+    if (!rc) {
+        bpi_frames_free(pool->frames, frame, 0);
+        return 0;
+    }
+    bpi_frames_stats(pool->frames, &fs);
+    bpi_error_set(pool->options.error, rc, "huge pages were asked for, but %s",
+                  fs.huge_reason[0] ? fs.huge_reason : "the system gives none");
+    return rc;
+}
+
+static void free_parts(bp_pool *pool)
+{
+    for (unsigned i = 1; i <= FRAME_FILES_MAX; i++) {
+        bp_file *file = atomic_load_explicit(&pool->file[i], memory_order_relaxed);
+
+        if (!file)
+            break;
+        bpi_index_destroy(&file->index);
+        free(file);
+    }
+    if (pool->nodes.slot)
+        bpi_nodes_close(&pool->nodes);
+    if (pool->cold)
+        munmap(pool->cold, pool->frames_total * sizeof(*pool->cold));
+    if (pool->frame)
+        munmap(pool->frame, pool->frames_total * sizeof(*pool->frame));
+    if (pool->frames)
+        bpi_frames_close(pool->frames);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+/* ---- open ---- */
+
+int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io, bp_pool **out)
+{
+    bp_pool *pool;
+    int rc;
+
+    rc = check_options(options);
+    if (rc)
+        return rc;
+    pool = aligned_alloc(LINE, (sizeof(*pool) + LINE - 1) / LINE * LINE);
+    if (!pool)
+        return -ENOMEM;
+    memset(pool, 0, sizeof(*pool));
+    pool->options = *options;
+    pool->pid = getpid();
+    pthread_mutex_init(&pool->lock, NULL);
+    rc = bpi_topology_open(&pool->topology);
+    if (rc) {
+        bpi_error_set(options->error, rc, "hwloc cannot read this machine's topology: %s", bp_strerror(rc));
+        free_parts(pool);
+        return rc;
+    }
+    fill_defaults(&pool->options, pool->topology.cpu_count);
+    pool->channels_max = pool->options.channels_max;
+    pool->wait_ns = pool->options.wait_ms * NS_PER_MS;
+    rc = check_memory(pool);
+    if (!rc)
+        rc = choose_io(pool, io);
+    if (!rc) {
+        rc = open_memory(pool);
+        if (rc)
+            bpi_error_set(options->error, rc, "address space for %llu MiB: %s",
+                          (unsigned long long)(options->memory >> 20), bp_strerror(rc));
+        else
+            rc = try_huge(pool);
+    }
+    if (rc) {
+        struct topology topology = pool->topology;
+
+        free_parts(pool); /* uses the topology last */
+        bpi_topology_close(&topology);
+        return rc;
+    }
+    *out = pool;
+    return 0;
+}
+
+int bp_pool_open(const struct bp_pool_options *options, bp_pool **out)
+{
+    return bpi_pool_open(options, NULL, out);
+}
+
+/* ---- close ---- */
+
+static int sessions_open(bp_pool *pool, struct bp_error *error)
+{
+    unsigned count;
+    char text[200] = "";
+    size_t at = 0;
+
+    pthread_mutex_lock(&pool->lock);
+    count = pool->session_count;
+    for (bp_session *s = pool->session; s && at < sizeof(text); s = s->next) {
+        uint64_t pins = atomic_load_explicit(&s->pins, memory_order_relaxed);
+
+        at += (size_t)snprintf(text + at, sizeof(text) - at, " '%s' (%llu refs)", s->label, (unsigned long long)pins);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (!count)
+        return 0;
+    bpi_error_set(error, -EBUSY, "%u sessions are open:%s", count, text);
+    return -EBUSY;
+}
+
+int bp_pool_close(bp_pool *pool, struct bp_error *error)
+{
+    struct topology topology;
+    int rc;
+
+    if (bpi_pool_forked(pool))
+        return BP_FORKED;
+    rc = sessions_open(pool, error);
+    if (rc)
+        return rc;
+    for (unsigned i = 1; i <= FRAME_FILES_MAX; i++) {
+        bp_file *file = atomic_load_explicit(&pool->file[i], memory_order_relaxed);
+
+        while (file && file->opens) {
+            rc = bp_file_close(file, error);
+            if (rc)
+                return rc;
+        }
+        if (!file)
+            break;
+    }
+    rc = bpi_channels_close(pool); /* waits for what is under way */
+    if (rc) {
+        bpi_error_set(error, rc, "a read has not ended; the pool's memory is left where it is");
+        return rc;
+    }
+    topology = pool->topology;
+    free_parts(pool);
+    bpi_topology_close(&topology);
+    return 0;
+}

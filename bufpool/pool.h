@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rooms of the library behind the public header: what a pool, a file and a session are made of, and what the rooms
+ * call of each other. Rules on who may touch what are in RULES.md and cited by number.
+ *
+ *   point.c    hits: views and refs           fault.c    misses: from an absent page to a present one
+ *   wait.c     parking and waking             channel.c  rings, their requests and registered slabs
+ *   evict.c    taking frames from pages       async.c    bp_get_start, bp_poll, the session's descriptor
+ *   copy.c     ranges                         pool.c file.c session.c   opening and closing
+ *   stats.c    counters, caps                 check.c    invariants on a live pool
+ *
+ * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock. No lock is
+ * held while anything waits for a device, a latch or a frame.
+ */
+#ifndef BUFPOOL_POOL_H
+#define BUFPOOL_POOL_H
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "bufpool/bufpool.h"
+#include "bufpool/frame.h"
+#include "bufpool/index.h"
+#include "bufpool/sync_point.h"
+#include "io/io.h"
+#include "numa/frames.h"
+
+#define LINE        64 /* bytes of a cache line */
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#define CHANNELS_MAX    256
+#define CHANNEL_DEPTH   256 /* reads under way in one channel */
+#define MAGAZINE_FRAMES 32
+#define NS_PER_MS       1000000ull
+
+/* Counters of a session; only its thread writes them, so there is no locked instruction. */
+#define SESSION_COUNTERS(X)                                                                                          \
+    X(hits)                                                                                                          \
+    X(misses)                                                                                                        \
+    X(joins)                                                                                                         \
+    X(refaults) X(evictions) X(evict_examined) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) \
+        X(busy)
+
+struct counters {
+#define COUNTER_FIELD(name) _Atomic uint64_t name;
+    SESSION_COUNTERS(COUNTER_FIELD)
+#undef COUNTER_FIELD
+};
+
+/* relaxed load and store, not a read-modify-write: one writer */
+static inline void counter_add(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+struct channel;
+
+/* One read under way. Belongs to a channel for ever; in use from read_take to read_give. */
+struct read {
+    struct io_request io; /* first: a request that comes back is its read */
+    struct channel *channel;
+    bp_file *file;
+    uint32_t frame; /* head */
+    uint32_t bytes; /* of the extent */
+    uint32_t done;  /* bytes that are there */
+    uint8_t order;
+    uint8_t retries;
+    uint16_t slot;             /* number in the channel */
+    struct operation *waiting; /* bp_get_start operations to tell; under channel.lock */
+    struct read *next;         /* free list */
+};
+
+enum slab_registration { SLAB_UNKNOWN, SLAB_REGISTERED, SLAB_PLAIN };
+
+struct channel {
+    bp_pool *pool;
+    const struct io_ops *ops;
+    struct io_channel *io;
+    pthread_mutex_t lock; /* of what follows */
+    struct read *read;    /* CHANNEL_DEPTH of them */
+    struct read *free;
+    unsigned in_use;
+    uint64_t registered_bytes;
+    _Atomic uint8_t *registered; /* per slab, enum slab_registration; written under the lock, read without */
+    char buffer_reason[120];     /* why slabs are not registered; under the lock */
+    uint16_t number;
+    unsigned sessions; /* that use it; under pool.lock */
+};
+
+struct bp_file {
+    /* read by every hit */
+    uint64_t id;            /* number << FRAME_ID_FILE_SHIFT */
+    _Atomic uint64_t bytes; /* size as last seen */
+    struct index index;
+    bp_pool *pool;
+    struct io_file io;
+    unsigned order; /* extents that misses read */
+    unsigned opens; /* under pool.lock; 0: the slot is free */
+    enum bp_choice direct;
+    char name[64]; /* end of the path, for texts */
+};
+
+/* An operation of bp_get_start. */
+struct operation {
+    struct operation *next; /* free list, backlog, ready stack, or a read's waiting list */
+    bp_session *session;
+    bp_file *file;
+    uint64_t page;
+    uint64_t deadline_ns;
+    void *cookie;
+    uint32_t head; /* frame joined */
+    uint8_t mode;
+    _Atomic uint8_t state; /* enum operation_state */
+};
+
+enum operation_state {
+    OPERATION_FREE,
+    OPERATION_BACKLOG, /* to be tried again: no frame, no request, or a latch is held */
+    OPERATION_WAITING, /* on a read's list, pinning the frame */
+    OPERATION_READY    /* its read has ended; still pinning the frame */
+};
+
+struct bp_session {
+    /* read by every hit. In a forked child all of this is zero (MADV_WIPEONFORK), and frame says so. */
+    struct frame *frame;
+    char *base;
+    uint32_t frames_total;
+    uint32_t number;
+    bp_pool *pool;
+    struct counters count;
+    _Atomic uint64_t pins; /* refs held; this thread writes, BUSY texts read */
+
+    _Alignas(LINE) struct channel *channel;
+    unsigned node;
+    struct node_magazine nodes;
+    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    uint32_t magazine_count;
+    uint32_t magazine[MAGAZINE_FRAMES];
+
+    /* async.c */
+    struct operation *operation; /* async_max of them, allocated on first use */
+    struct operation *operation_free;
+    struct operation *backlog, **backlog_end;
+    struct operation *arrived; /* ready ones that a poll had no room for */
+    unsigned async_max;
+    unsigned active;  /* operations not free */
+    unsigned waiting; /* of these, attached to reads or ready */
+    uint64_t expiry_check_ns;
+    uint64_t timer_ns;      /* interval it is set to; 0: stopped */
+    uint64_t timer_read_ns; /* when it was last looked at */
+    int epoll_fd, timer_fd;
+    _Atomic int event_fd;
+    uint64_t foreign[CHANNELS_MAX / 64];            /* other sessions' channels that our descriptor watches */
+    _Alignas(LINE) struct operation *_Atomic ready; /* stack, pushed by whoever completes */
+
+    _Alignas(LINE) bp_session *next; /* pool's list */
+    bp_session **link;
+    size_t mapped;
+    char label[32];
+    char error[248];
+};
+
+struct bp_pool {
+    /* read by every miss; set at open */
+    struct frame *frame;
+    struct frame_cold *cold;
+    char *base;
+    uint32_t frames_total;
+    uint32_t batch;       /* frames evicted or taken at once */
+    unsigned clock_shift; /* evicted pages per tick of the shadows' clock, as a shift */
+    uint64_t wait_ns;
+    const struct io_ops *io;
+    struct frames *frames;
+    pid_t pid;
+    struct bp_pool_options options;
+    struct index_nodes nodes;
+    struct topology topology;
+    char io_reason[120], io_remedy[120];
+    uint64_t memory_machine;
+
+    _Alignas(LINE) _Atomic uint32_t starving; /* callers parked for a frame; read by every put, hardly ever written */
+    _Alignas(LINE) _Atomic uint32_t released; /* futex: moves when something became evictable while someone starved */
+    _Alignas(LINE) _Atomic uint64_t hand;     /* eviction's place, in frames, not wrapped */
+    _Atomic uint64_t evicted;                 /* pages; the shadows' clock */
+
+    _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
+    bp_session *session;
+    unsigned session_count;
+    uint32_t session_number;
+    struct counters past;                       /* of closed sessions */
+    bp_file *_Atomic file[FRAME_FILES_MAX + 1]; /* slots are never freed while the pool is open */
+    unsigned file_count;
+    unsigned reclaim_at; /* file whose shadows are looked at next */
+    struct channel *_Atomic channel[CHANNELS_MAX];
+    _Atomic unsigned channel_count;
+    unsigned channels_max;
+};
+
+static inline uint64_t extent_mask(unsigned order)
+{
+    return (1ull << order) - 1;
+}
+
+/* ---- error.c ---- */
+void bpi_error_set(struct bp_error *, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int bpi_session_fail(bp_session *, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- wait.c ---- */
+uint64_t bpi_now_ns(void);
+/* Wait until the frame's state word is no longer `seen`, a wake, or until_ns. */
+void bpi_frame_wait(struct frame *, uint64_t seen, uint64_t until_ns);
+void bpi_frame_wake(struct frame *);
+void bpi_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t until_ns);
+void bpi_futex_wake(_Atomic uint32_t *, int count);
+/* Something became evictable, or free: if anybody starves, let one look again. */
+void bpi_release_notify(bp_pool *);
+
+/* ---- channel.c ---- */
+int bpi_channel_assign(bp_session *);
+void bpi_channel_release(bp_session *);
+/* 0; -ETIMEDOUT: a read does not end; its channel and the frames must stay for ever. */
+int bpi_channels_close(bp_pool *);
+struct read *bpi_read_take(struct channel *);
+void bpi_read_give(struct read *);
+/* Registered buffer for a frame, or IO_BUFFER_NONE. Registers the slab on its first use. */
+uint32_t bpi_channel_buffer(struct channel *, uint32_t frame);
+void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
+/*
+ * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
+ * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be
+ * NULL) is the session on whose account.
+ */
+unsigned bpi_channel_help(struct channel *, bp_session *s, struct counters *, unsigned want, uint64_t timeout_ns,
+                          const struct io_until *until);
+
+/* ---- fault.c ---- */
+enum step {
+    STEP_PINNED,  /* pinned and latched as wanted */
+    STEP_JOINED,  /* pinned; the read is under way */
+    STEP_LATCHED, /* someone holds it in a mode that excludes ours; wait for target.head's word to move */
+    STEP_FRAMES,  /* no frame could be had now */
+    STEP_READS    /* the channel has no request left */
+};
+struct target {
+    uint32_t frame; /* of the page */
+    uint32_t head;  /* of its extent */
+    uint64_t seen;  /* the head's state word */
+};
+/* One attempt at a page, without waiting. enum step, or a negative code with the session's text set. */
+int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
+/* As bpi_step for pages of which nothing was found in the index: called by point.c's slow path too. */
+int bpi_fault(bp_session *, bp_file *, uint64_t page, struct target *);
+/* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
+int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
+/* Let go of a pin, whatever became of the frame. */
+void bpi_unpin(bp_pool *, uint32_t head);
+/* A finished request has been reaped. */
+void bpi_read_complete(struct read *, bp_session *, struct counters *);
+/* Drop an extent that we latched exclusively and that the index no longer has. */
+void bpi_frame_release(bp_pool *, uint32_t head);
+/* Refresh the size of a file; BP_EOF if page still lies past the end. */
+int bpi_file_reaches(bp_file *, uint64_t page);
+
+/* ---- point.c ---- */
+/* Exact frame of a page if it is present and agrees, else FRAME_NONE; *head and *seen are its extent's. */
+uint32_t bpi_examine(const bp_session *, const bp_file *, uint64_t page, uint32_t frame, uint32_t *head,
+                     uint64_t *seen);
+void bpi_ref_fill(bp_session *, bp_file *, uint64_t page, enum bp_mode, const struct target *, struct bp_ref *);
+int bpi_get_slow(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode, struct bp_ref[]);
+
+/* ---- evict.c ---- */
+/* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
+int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
+void bpi_magazine_flush(bp_session *);
+/* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */
+int bpi_nodes_reserve(bp_session *);
+/* "all 256 frames pinned: ...": who holds what. */
+void bpi_describe_holders(bp_pool *, char *text, size_t size);
+
+/* ---- async.c ---- */
+/* The read is over: tell the operations that wait for it. */
+void bpi_operations_ready(struct read *, bp_session *reaper);
+void bpi_operations_close(bp_session *);
+
+/* ---- pool.c ---- */
+/* bp_pool_open with another I/O layer; for tests. io NULL: as options.io says. */
+BP_NODISCARD int bpi_pool_open(const struct bp_pool_options *, const struct io_ops *io, bp_pool **);
+static inline bool bpi_forked(const bp_session *s)
+{
+    return unlikely(!s->frame);
+}
+bool bpi_pool_forked(const bp_pool *);
+/* Drop everything of a file. -EBUSY: pinned extents, nothing dropped (count in *pinned). */
+int bpi_file_drop(bp_file *, uint64_t *pinned);
+
+#endif
