@@ -69,7 +69,7 @@ quietly() {
     shift
     mkdir -p "${log%/*}"
     "$@" >>"$log" 2>&1 && return
-    tail -n 100 "$log"
+    tail -n 40 "$log"
     say "failed: $* (all of it: $log)"
     failed=$((failed + 1))
     return 1
