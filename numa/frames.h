@@ -7,11 +7,15 @@
  * of steps and low addresses are used first, which keeps the upper end in whole blocks.
  *
  * Memory comes lazily: when a node has no free block of the order wanted, the next piece of one of its slabs is
- * populated, then the next slab is placed, and only when there is none left (or the system refuses) the
- * nearest other nodes are asked (counted as spill), and then the answer is -ENOMEM: time to evict.
+ * populated, then the next slab is placed, and only when there is none left (or the system refuses, or the slabs on
+ * this node add up to all the memory it has) the nearest other nodes are asked (counted as spill), and then the answer
+ * is -ENOMEM: time to evict.
  *
- * Thread safe: one lock per node. No lock is held while memory is populated, so freeing and
- * allocating from what is there goes on meanwhile.
+ * A refusal of the system is remembered: the next 256 calls that would need more memory do not ask again.
+ *
+ * Thread safe: one lock per node. It is not held while memory is populated, so freeing and allocating from what
+ * is there goes on meanwhile; who finds nothing waits for the one that populates, a second at the most, and is then
+ * told -ENOMEM. Bits and counts cost 1/16,384 of the pool beside it.
  */
 #ifndef NUMA_FRAMES_H
 #define NUMA_FRAMES_H
@@ -28,11 +32,12 @@ struct frames_stats {
     uint64_t frames_free;      /* in the buddy */
     uint64_t spilled;          /* blocks handed out from another node than asked */
     unsigned slabs[3];         /* placed slabs by enum slab_backing */
-    char huge_reason[120];     /* why a slab is not on huge pages, empty if none stepped down */
+    char huge_reason[120];     /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
     char limit_reason[120];    /* why population stopped early, empty if it did not */
+    char bind_reason[120];     /* why a slab may lie on another node than asked, empty if every bind was accepted */
 };
 
-/* The topology is borrowed and must outlive the frames. bytes: a multiple of 4096. 0 or a negative errno. */
+/* The topology is borrowed and must outlive the frames. bytes: a multiple of 4096, up to 4 TiB. -EINVAL, -ENOMEM. */
 int bpi_frames_open(const struct topology *, uint64_t bytes, enum slab_huge, struct frames **);
 void bpi_frames_close(struct frames *);
 
@@ -40,17 +45,24 @@ void bpi_frames_close(struct frames *);
 char *bpi_frames_base(const struct frames *);
 /* Frames the pool can have: frame numbers are below this. Constant. */
 uint32_t bpi_frames_total(const struct frames *);
-/* Frame numbers at or above this have never been handed out. Only grows; relaxed. */
+/* Frame numbers at or above this have never been handed out (they have no memory yet). Only grows; relaxed. */
 uint32_t bpi_frames_high(const struct frames *);
 
 /*
- * Take one block of 2^order frames for a session of this node; *first gets its first frame. 0; -ENOMEM: nothing free and
- * nothing more to populate: evict; other negative errnos: SLAB_HUGE_ON could not be met.
+ * Take one block of 2^order frames for a session of this node; *first gets its first frame. The block is the lowest of
+ * the smallest order that serves. 0; -ENOMEM: nothing free and nothing more to populate: evict; -EINVAL: no such node
+ * or order; -ENOTSUP: SLAB_HUGE_ON could not be met (only while the pool has no memory at all, later -ENOMEM).
  */
 int bpi_frames_alloc(struct frames *, unsigned node, unsigned order, uint32_t *first);
-/* Take up to n single frames in ascending order under one lock; how many, or a negative errno if none. */
+/*
+ * Take up to n single frames in ascending order under one lock, the smallest and lowest free blocks first; how many
+ * (fewer rather than populate more), or a negative errno as above if none.
+ */
 int bpi_frames_alloc_many(struct frames *, unsigned node, uint32_t first[], unsigned n);
-/* Give back, each to its own node; merges buddies. */
+/*
+ * Give back, each to its own node; merges buddies. A block may be given back in parts, or parts as a whole. Giving back
+ * what is free already is a programmer's error (asserted; bpi_frames_check sees it).
+ */
 void bpi_frames_free(struct frames *, uint32_t first, unsigned order);
 void bpi_frames_free_many(struct frames *, const uint32_t frame[], unsigned n);
 

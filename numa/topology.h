@@ -13,14 +13,14 @@
 #include <stdint.h>
 
 #define TOPOLOGY_NODES_MAX 64
-#define TOPOLOGY_CPUS_MAX 4096
+#define TOPOLOGY_CPUS_MAX  4096
 
 struct topology {
-    void *hwloc;        /* hwloc_topology_t; owned */
+    void *hwloc;         /* hwloc_topology_t; owned */
     unsigned node_count; /* at least 1 */
     unsigned cpu_count;  /* CPUs this process may run on, at least 1 */
     int os_node[TOPOLOGY_NODES_MAX];
-    uint64_t node_bytes[TOPOLOGY_NODES_MAX]; /* local memory, 0 if unknown */
+    uint64_t node_bytes[TOPOLOGY_NODES_MAX];               /* local memory, 0 if unknown */
     uint8_t spill[TOPOLOGY_NODES_MAX][TOPOLOGY_NODES_MAX]; /* spill[n][i]: i-th nearest node to n; [0] is n */
     uint8_t cpu_node[TOPOLOGY_CPUS_MAX];
 };

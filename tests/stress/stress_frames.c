@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Frames under threads: several take and give back blocks of all orders on two nodes while the pool grows, runs full
+ * and spills. Every frame has an owner in an array of atomics: handed out twice, given to two, or lost is seen at once.
+ * Others ask for statistics and run the check meanwhile.
+ */
+#include "numa/frames.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS      4u
+#define STEPS        60000u /* each */
+#define HELD_MAX     600u
+#define POOL_BYTES   ((uint64_t)(11u << 20) + 7 * 4096)
+#define PIECE_FRAMES 512u
+
+static struct topology topology;
+static _Atomic uint8_t *owner; /* 0: not handed out */
+static _Atomic unsigned wrong;
+static _Atomic bool stop;
+static unsigned passed, failed;
+
+struct worker {
+    struct frames *frames;
+    unsigned number; /* 1 and up */
+    uint64_t seed;
+    uint64_t taken; /* frames, in all */
+    uint64_t refused;
+    unsigned held_count;
+    struct {
+        uint32_t first;
+        uint32_t order;
+    } held[HELD_MAX];
+};
+
+static void expect(bool ok, const char *what)
+{
+    if (ok) {
+        passed++;
+    } else {
+        failed++;
+        printf("FAILED: %s\n", what);
+    }
+}
+
+static uint32_t draw(struct worker *me, uint32_t below)
+{
+    me->seed ^= me->seed << 13;
+    me->seed ^= me->seed >> 7;
+    me->seed ^= me->seed << 17;
+    return (uint32_t)(me->seed >> 11) % below;
+}
+
+/* The frames change hands; whoever had them before has given them back, or it is wrong. */
+static void own(struct worker *me, uint32_t first, uint32_t count, uint8_t from, uint8_t to)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (atomic_exchange_explicit(&owner[first + i], to, memory_order_relaxed) != from)
+            wrong++;
+    if (to) {
+        /* plain stores: the thread sanitizer sees two owners of a frame, too */
+        char *memory = bpi_frames_base(me->frames) + (size_t)first * 4096;
+        memory[0] = (char)to;
+        memory[(size_t)count * 4096 - 1] = (char)to;
+    }
+}
+
+static void keep(struct worker *me, uint32_t first, uint32_t order)
+{
+    own(me, first, 1u << order, 0, (uint8_t)me->number);
+    me->held[me->held_count].first = first;
+    me->held[me->held_count++].order = order;
+    me->taken += 1u << order;
+}
+
+static void take(struct worker *me)
+{
+    uint32_t first[32];
+    unsigned node = me->number % topology.node_count;
+    int got;
+
+    if (draw(me, 3) == 0) {
+        got = bpi_frames_alloc_many(me->frames, node, first, 32);
+        for (int i = 0; i < got; i++)
+            keep(me, first[i], 0);
+    } else {
+        unsigned order = draw(me, 2) ? draw(me, 5) : draw(me, FRAMES_ORDER_MAX + 1);
+        got = bpi_frames_alloc(me->frames, node, order, first);
+        if (!got)
+            keep(me, first[0], order);
+    }
+    if (got == -ENOMEM)
+        me->refused++;
+    else if (got < 0)
+        wrong++;
+}
+
+/* One block, or a handful of single frames together. */
+static void give(struct worker *me)
+{
+    uint32_t singles[16];
+    unsigned n = 0;
+
+    while (me->held_count && n < 16) {
+        unsigned victim = draw(me, me->held_count);
+        uint32_t first = me->held[victim].first, order = me->held[victim].order;
+        me->held[victim] = me->held[--me->held_count];
+        own(me, first, 1u << order, (uint8_t)me->number, 0);
+        if (order) {
+            bpi_frames_free(me->frames, first, order);
+            break;
+        }
+        singles[n++] = first;
+    }
+    bpi_frames_free_many(me->frames, singles, n);
+}
+
+static void *work(void *arg)
+{
+    struct worker *me = arg;
+
+    for (unsigned step = 0; step < STEPS; step++) {
+        bool fill = draw(me, 100) < (step / 2000 % 2 ? 25 : 55);
+        if (fill && me->held_count + 32 <= HELD_MAX)
+            take(me);
+        else
+            give(me);
+    }
+    while (me->held_count)
+        give(me);
+    return NULL;
+}
+
+static void *watch(void *arg)
+{
+    struct frames *frames = arg;
+    struct frames_stats stats;
+
+    while (!stop) {
+        bpi_frames_stats(frames, &stats);
+        if (stats.frames_free > stats.frames_populated || stats.frames_populated > stats.frames_total)
+            wrong++;
+        if (!bpi_frames_check(frames))
+            wrong++;
+        for (unsigned i = 0; i < bpi_frames_slab_count(frames); i++)
+            (void)bpi_frames_slab_ready(frames, i);
+    }
+    return NULL;
+}
+
+/* One round on a machine of so many nodes. */
+static void round_of(unsigned nodes)
+{
+    static struct worker worker[THREADS];
+    pthread_t thread[THREADS], watcher;
+    struct frames *frames = NULL;
+    struct frames_stats stats;
+    uint32_t first, blocks = 0;
+    uint64_t taken = 0, refused = 0;
+
+    memset(&topology, 0, sizeof(topology)); /* made by hand: nothing is bound without hwloc */
+    topology.node_count = nodes;
+    for (unsigned n = 0; n < nodes; n++)
+        for (unsigned i = 0; i < nodes; i++)
+            topology.spill[n][i] = (uint8_t)((n + i) % nodes);
+    if (bpi_frames_open(&topology, POOL_BYTES, SLAB_HUGE_TRY, &frames)) {
+        expect(false, "open");
+        return;
+    }
+    wrong = 0;
+    stop = false;
+    owner = calloc(bpi_frames_total(frames), sizeof(*owner));
+    memset(worker, 0, sizeof(worker));
+    pthread_create(&watcher, NULL, watch, frames);
+    for (unsigned i = 0; i < THREADS; i++) {
+        worker[i].frames = frames;
+        worker[i].number = i + 1;
+        worker[i].seed = 0x9e3779b97f4a7c15u * (i + nodes);
+        pthread_create(&thread[i], NULL, work, &worker[i]);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        taken += worker[i].taken;
+        refused += worker[i].refused;
+    }
+    stop = true;
+    pthread_join(watcher, NULL);
+
+    expect(wrong == 0, "every frame has one owner at a time");
+    expect(refused > 0, "the pool ran full");
+    expect(bpi_frames_check(frames), "the allocator is sound");
+    bpi_frames_stats(frames, &stats);
+    expect(stats.frames_free == stats.frames_populated, "everything is back");
+    expect(stats.frames_populated == stats.frames_total, "everything was populated");
+    expect((stats.spilled > 0) == (nodes > 1), "nodes helped each other");
+    while (!bpi_frames_alloc(frames, 0, FRAMES_ORDER_MAX, &first))
+        blocks++;
+    expect(blocks == stats.frames_total / PIECE_FRAMES, "whole blocks are whole again");
+    printf("%u node(s): %llu frames taken, %llu times full, %llu spilled\n", nodes, (unsigned long long)taken,
+           (unsigned long long)refused, (unsigned long long)stats.spilled);
+    bpi_frames_close(frames);
+    free((void *)owner);
+}
+
+int main(void)
+{
+    round_of(1);
+    round_of(2);
+    round_of(3);
+    printf("%u passed, %u failed\n", passed, failed);
+    return failed ? 1 : 0;
+}
