@@ -11,67 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bufpool/bufpool.h"
-#include "tests/unit/data_file.h"
-
-static const enum bp_io back_ends[] = {BP_IO_URING, BP_IO_PSYNC};
-#define EACH_BACK_END(io) for (unsigned b_ = 0; b_ < 2; b_++) for (enum bp_io io = back_ends[b_], *once_ = &io; once_; once_ = NULL)
-
-static bp_pool *open_pool(uint64_t memory, enum bp_io io, uint32_t wait_ms)
-{
-    struct bp_error error = {0};
-    struct bp_pool_options o = {.size = sizeof(o), .memory = memory, .io = io, .wait_ms = wait_ms, .error = &error};
-    bp_pool *pool = NULL;
-    int rc = bp_pool_open(&o, &pool);
-
-    cr_assert_eq(rc, 0, "bp_pool_open: %d %s", rc, error.text);
-    return pool;
-}
-
-static bp_session *open_session(bp_pool *pool, const char *label)
-{
-    struct bp_session_options o = {.size = sizeof(o), .label = label};
-    bp_session *s = NULL;
-
-    cr_assert_eq(bp_session_open(pool, &o, &s), 0);
-    return s;
-}
-
-static bp_file *open_file(bp_pool *pool, const char *path, uint32_t extent_bytes)
-{
-    struct bp_error error = {0};
-    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .error = &error};
-    bp_file *file = NULL;
-    int rc = bp_file_open(pool, path, &o, &file);
-
-    cr_assert_eq(rc, 0, "bp_file_open: %d %s", rc, error.text);
-    return file;
-}
-
-static void close_all(bp_pool *pool)
-{
-    struct bp_error error = {0};
-    int rc = bp_pool_check(pool, &error);
-
-    cr_expect_eq(rc, 0, "check: %s", error.text);
-    rc = bp_pool_close(pool, &error);
-    cr_assert_eq(rc, 0, "close: %s", error.text);
-}
-
-static uint64_t stat_of(bp_pool *pool, const char *wanted)
-{
-    struct bp_stats st = {.size = sizeof(st)};
-    const char *name, *unit, *text;
-    enum bp_stat_kind kind;
-    uint64_t value;
-
-    cr_assert_eq(bp_pool_stats(pool, &st), 0);
-    for (unsigned i = 0; bp_stats_item(&st, i, &name, &unit, &kind, &text, &value); i++)
-        if (!strcmp(name, wanted))
-            return value;
-    cr_assert_fail("no statistic %s", wanted);
-    return 0;
-}
+#include "tests/unit/pool_fixture.h"
 
 /* ---- the whole file, in every way, through pools much smaller than it ---- */
 
@@ -238,7 +178,8 @@ Test(pool, starts_and_polls)
                 cr_assert_neq(poll(&p, 1, 20000), 0, "the descriptor never became readable");
             }
             for (int i = 0; i < n; i++) {
-                cr_assert_eq(event[i].result, 0, "%s over %s: %s", bp_strerror(event[i].result), io == BP_IO_URING ? "uring" : "psync", bp_session_error(s));
+                cr_assert_eq(event[i].result, 0, "%s over %s: %s", bp_strerror(event[i].result),
+                             io == BP_IO_URING ? "uring" : "psync", bp_session_error(s));
                 cr_assert_eq(event[i].ref.page, (uint64_t)(uintptr_t)event[i].cookie);
                 cr_assert(data_page_ok(&data, event[i].ref.page, event[i].ref.data));
                 bp_put(&event[i].ref);
@@ -311,9 +252,11 @@ Test(pool, nobody_depends_on_a_thread_that_sleeps_for_ever)
         while (pending) {
             int n = bp_poll(s, event, 16, 20000);
 
-            cr_assert_gt(n, 0, "the reads of the sleeper were not completed over %s; %u are left", io == BP_IO_URING ? "uring" : "psync", pending);
+            cr_assert_gt(n, 0, "the reads of the sleeper were not completed over %s; %u are left",
+                         io == BP_IO_URING ? "uring" : "psync", pending);
             for (int i = 0; i < n; i++) {
-                cr_assert_eq(event[i].result, 0, "%s over %s: %s", bp_strerror(event[i].result), io == BP_IO_URING ? "uring" : "psync", bp_session_error(s));
+                cr_assert_eq(event[i].result, 0, "%s over %s: %s", bp_strerror(event[i].result),
+                             io == BP_IO_URING ? "uring" : "psync", bp_session_error(s));
                 cr_assert(data_page_ok(&data, event[i].ref.page, event[i].ref.data));
                 bp_put(&event[i].ref);
                 pending--;
