@@ -167,12 +167,27 @@ static bool top_is_superfluous(const struct index *x, uint32_t top, index_entry 
     return entry_is_node(*only) || (h->shift == 0 && *only != ENTRY_NONE);
 }
 
-/* Restore I1 and I2 from a node whose count went down, upwards. */
-static void prune(struct index *x, uint32_t node)
+/* Restore I1 after slots of the top may have gone, or slot 0 became a node. */
+static void shrink(struct index *x)
 {
     uint64_t root;
     index_entry only;
 
+    for (root = root_load(x); entry_is_node(index_root_entry(root)); root = root_load(x)) {
+        uint32_t top = entry_number(index_root_entry(root));
+
+        if (!top_is_superfluous(x, top, &only))
+            break;
+        if (entry_is_node(only))
+            head_of(x, entry_number(only))->parent = NODE_NONE;
+        root_store(x, only, index_root_shift(root) - INDEX_SHIFT);
+        node_drop(x, top);
+    }
+}
+
+/* Restore I1 and I2 from a node whose count went down, upwards. */
+static void prune(struct index *x, uint32_t node)
+{
     while (node != NODE_NONE && head_of(x, node)->used == 0) {
         struct node_head *h = head_of(x, node);
         uint32_t parent = h->parent;
@@ -187,16 +202,7 @@ static void prune(struct index *x, uint32_t node)
         node_drop(x, node);
         node = parent;
     }
-    for (root = root_load(x); entry_is_node(index_root_entry(root)); root = root_load(x)) {
-        uint32_t top = entry_number(index_root_entry(root));
-
-        if (!top_is_superfluous(x, top, &only))
-            break;
-        if (entry_is_node(only))
-            head_of(x, entry_number(only))->parent = NODE_NONE;
-        root_store(x, only, index_root_shift(root) - INDEX_SHIFT);
-        node_drop(x, top);
-    }
+    shrink(x);
 }
 
 /* ---- insert ---- */
@@ -446,6 +452,7 @@ int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t fr
 {
     struct row row = row_of(page, order);
     uint64_t last = page | ((1ull << order) - 1);
+    uint32_t had = m->count;
     uint64_t root;
     int rc = 0;
 
@@ -470,6 +477,8 @@ int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t fr
     if (!rc) {
         row_store(x, &row, entry_of_frame(frame), 4u << row.shift);
         x->live++;
+        if (m->count != had) /* a shadow that needed the top was perhaps split */
+            shrink(x);
     } else {
         r->shadow = ENTRY_NONE;
         r->shadows = 0;
@@ -489,7 +498,7 @@ static bool find_row(struct index *x, uint64_t page, unsigned order, struct row 
     index_entry e = index_root_entry(root);
 
     *row = row_of(page, order);
-    if (shift < 64 && page >> shift)
+    if ((page & ((1ull << order) - 1)) != 0 || (shift < 64 && page >> shift))
         return false;
     if (shift == 0)
         return order == 0;

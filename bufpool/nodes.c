@@ -80,7 +80,7 @@ out:
 
 void bpi_nodes_close(struct index_nodes *n)
 {
-    munmap((void *)(n->slot[NODE_EMPTY] - MAP_AHEAD), map_bytes(n));
+    munmap((void *)n->map, map_bytes(n));
     munmap(n->head, head_bytes(n));
     pthread_cond_destroy(&n->passed);
     pthread_mutex_destroy(&n->lock);
