@@ -23,7 +23,8 @@
 
 #include "bufpool/pool.h"
 
-#define RETRIES_MAX   32      /* of one read: EAGAIN, EINTR, no progress */
+#define RETRIES_MAX   32      /* of one read, without progress: EAGAIN, EINTR, less than the device can build on */
+#define PIECES_MAX    8192    /* of one read */
 #define STALE_MAX     1000000 /* looks at a translation that moves under us, before giving up */
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
 #define ABANDONED     (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */
@@ -186,7 +187,8 @@ static int read_next(struct read *r, struct counters *count)
         if (at_end(r, result))
             return r->done ? 1 : BP_EOF;
     }
-    if (r->retries++ >= RETRIES_MAX)
+    r->retries = (r->done & ~(r->file->io.align - 1)) > r->bytes - r->io.bytes ? 0 : r->retries + 1;
+    if (r->retries > RETRIES_MAX || r->pieces++ > PIECES_MAX)
         return -EIO; /* also for EAGAIN and EINTR, which mean something else to our callers */
     counter_add(&count->read_continued, 1);
     rc = resubmit(r);
@@ -252,6 +254,7 @@ static int queue_read(bp_session *s, bp_file *file, struct read *r)
     r->file = file;
     r->done = 0;
     r->retries = 0;
+    r->pieces = 0;
     r->bytes = BP_PAGE_SIZE << r->order;
     r->io.file = &file->io;
     r->io.offset = page << BP_PAGE_SHIFT;

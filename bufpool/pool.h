@@ -67,7 +67,8 @@ struct read {
     uint32_t bytes; /* of the extent */
     uint32_t done;  /* bytes that are there */
     uint8_t order;
-    uint8_t retries;
+    uint8_t retries; /* in a row without progress */
+    uint16_t pieces;
     uint16_t slot;             /* number in the channel */
     struct operation *waiting; /* bp_get_start operations to tell; under channel.lock */
     struct read *next;         /* free list */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct data_file {
@@ -21,7 +22,7 @@ struct data_file {
 static inline struct data_file data_file_make(uint64_t bytes)
 {
     struct data_file d = {.bytes = bytes, .pages = (bytes + 4095) / 4096};
-    uint64_t x = 88172645463325252u;
+    uint64_t x = 88172645463325252u + (uint64_t)clock() * 2654435761u; /* no two files are the same */
     uint64_t written = 0;
     int fd;
 

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Forced interleavings: one thread is stopped at a named place inside the library while another does what would hurt
+ * most, and then goes on. The places are the sync points in bufpool/.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bufpool/pool.h"
+#include "tests/fault/fault_io.h"
+#include "tests/unit/pool_fixture.h"
+
+/* The first thread to pass `stop_at` waits there until it is let go. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    const char *stop_at;
+    bool reached, go;
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool passes; /* the thread that directs the scene is never stopped */
+
+static void hook(const char *name)
+{
+    pthread_mutex_lock(&gate.lock);
+    if (!passes && gate.stop_at && !strcmp(name, gate.stop_at)) {
+        gate.stop_at = NULL;
+        gate.reached = true;
+        pthread_cond_broadcast(&gate.changed);
+        while (!gate.go)
+            pthread_cond_wait(&gate.changed, &gate.lock);
+    }
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static void set_gate(const char *name)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.stop_at = name;
+    gate.reached = gate.go = false;
+    pthread_mutex_unlock(&gate.lock);
+    passes = true;
+    atomic_store(&bpi_sync_hook, hook);
+}
+
+static void wait_until_stopped(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    while (!gate.reached)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static void let_go(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.go = true;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+struct actor {
+    bp_pool *pool;
+    bp_file *file;
+    const struct data_file *data;
+    uint64_t page;
+    enum bp_mode mode;
+    struct bp_hint hint;
+    int result;
+    bool right;
+    pthread_t thread;
+};
+
+static void *act(void *arg)
+{
+    struct actor *a = arg;
+    bp_session *s = open_session(a->pool, "actor");
+    struct bp_ref ref;
+
+    a->result = bp_get_hinted(s, a->file, a->page, a->mode, &a->hint, &ref);
+    if (!a->result) {
+        a->right = data_page_ok(a->data, a->page, ref.data);
+        bp_put(&ref);
+    }
+    if (bp_session_close(s))
+        abort();
+    return NULL;
+}
+
+struct scene {
+    struct data_file data;
+    bp_pool *pool;
+    bp_session *s;
+    bp_file *file;
+};
+
+static struct scene scene_open(void)
+{
+    struct scene c = {.data = data_file_make(600 * 4096)};
+
+    c.pool = open_pool(1 << 20, BP_IO_TRY, 20000);
+    c.s = open_session(c.pool, "director");
+    c.file = open_file(c.pool, c.data.path, 0);
+    return c;
+}
+
+static void scene_close(struct scene *c)
+{
+    atomic_store(&bpi_sync_hook, NULL);
+    cr_assert_eq(bp_session_close(c->s), 0);
+    close_all(c->pool);
+    data_file_remove(&c->data);
+}
+
+static void start(struct scene *c, struct actor *a, uint64_t page, enum bp_mode mode)
+{
+    *a = (struct actor){.pool = c->pool, .file = c->file, .data = &c->data, .page = page, .mode = mode, .result = 99};
+    pthread_create(&a->thread, NULL, act, a);
+}
+
+static void finish(struct actor *a)
+{
+    pthread_join(a->thread, NULL);
+    cr_assert_eq(a->result, 0, "%s", bp_strerror(a->result));
+    cr_assert(a->right, "page %lu is not what the file holds", (unsigned long)a->page);
+}
+
+static void touch(struct scene *c, uint64_t page)
+{
+    struct bp_ref ref;
+
+    cr_assert_eq(bp_get(c->s, c->file, page, BP_SHARED, &ref), 0, "%s", bp_session_error(c->s));
+    cr_assert(data_page_ok(&c->data, page, ref.data));
+    bp_put(&ref);
+}
+
+static uint32_t frame_bound_to(struct scene *c, uint64_t page, unsigned *count)
+{
+    uint32_t found = FRAME_NONE;
+
+    *count = 0;
+    for (uint32_t f = 0; f < c->pool->frames_total; f++)
+        if (frame_load(&c->pool->frame[f]) & FRAME_BOUND && frame_id(&c->pool->frame[f]) == (c->file->id | page)) {
+            found = f;
+            ++*count;
+        }
+    return found;
+}
+
+/* R2: a second thread enters the page between the first one's publication and its insert. */
+Test(interleavings, two_faults_of_one_page)
+{
+    struct scene c = scene_open();
+    struct actor a;
+    unsigned count;
+
+    set_gate("fault:published");
+    start(&c, &a, 5, BP_SHARED);
+    wait_until_stopped();
+    touch(&c, 5);
+    let_go();
+    finish(&a);
+    frame_bound_to(&c, 5, &count);
+    cr_assert_eq(count, 1, "the page has %u frames", count);
+    cr_assert_eq(stat_of(c.pool, "reads"), 1);
+    scene_close(&c);
+}
+
+/* R1, R4: a third one comes by a hint to the frame that is about to be abandoned, and joins it. */
+Test(interleavings, joining_a_frame_that_loses)
+{
+    struct scene c = scene_open();
+    struct actor a, b;
+    unsigned count;
+
+    set_gate("fault:published");
+    start(&c, &a, 5, BP_SHARED);
+    wait_until_stopped();
+    b = (struct actor){.pool = c.pool, .file = c.file, .data = &c.data, .page = 5, .mode = BP_SHARED, .result = 99};
+    b.hint.word = frame_bound_to(&c, 5, &count) + 1;
+    cr_assert_eq(count, 1);
+    pthread_create(&b.thread, NULL, act, &b);
+    touch(&c, 5);
+    usleep(20000);
+    let_go();
+    finish(&a);
+    finish(&b);
+    frame_bound_to(&c, 5, &count);
+    cr_assert_eq(count, 1);
+    scene_close(&c);
+}
+
+/* A page is wanted while its evictor stands at each of its steps. */
+static void want_while_evicted(const char *place)
+{
+    struct scene c = scene_open();
+    struct actor evictor, reader;
+    struct bp_view view;
+    uint64_t victim = UINT64_MAX;
+    unsigned count;
+
+    for (uint64_t page = 0; page < c.pool->frames_total; page++)
+        touch(&c, page);
+    cr_assert_eq(bp_read(c.s, c.file, 0, &view), 0);
+    set_gate(place);
+    start(&c, &evictor, 590, BP_SHARED);
+    wait_until_stopped();
+    for (uint32_t f = 0; f < c.pool->frames_total && victim == UINT64_MAX; f++) {
+        uint64_t seen = frame_load(&c.pool->frame[f]);
+
+        if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_READING)) == (FRAME_BOUND | FRAME_EXCL))
+            victim = frame_id(&c.pool->frame[f]) & FRAME_ID_PAGE;
+    }
+    cr_assert_neq(victim, UINT64_MAX, "somebody is being evicted");
+    start(&c, &reader, victim, BP_EXCLUSIVE);
+    usleep(30000);
+    let_go();
+    finish(&evictor);
+    finish(&reader);
+    touch(&c, victim);
+    frame_bound_to(&c, victim, &count);
+    cr_assert_eq(count, 1, "page %lu has %u frames", (unsigned long)victim, count);
+    scene_close(&c);
+}
+
+Test(interleavings, wanted_while_latched_by_its_evictor)
+{
+    want_while_evicted("evict:claimed");
+}
+
+Test(interleavings, wanted_when_out_of_the_index_and_still_bound)
+{
+    want_while_evicted("evict:erased");
+}
+
+/* R6: the reaper stands still between taking the completion and acting on it; others wait, and are woken when it goes
+ * on. */
+static void wait_behind(const char *place)
+{
+    struct scene c = scene_open();
+    struct actor a, b, d;
+
+    set_gate(place);
+    start(&c, &a, 9, BP_SHARED);
+    wait_until_stopped();
+    start(&c, &b, 9, BP_SHARED);
+    start(&c, &d, 9, BP_EXCLUSIVE);
+    for (uint64_t page = 100; page < 120; page++)
+        touch(&c, page); /* the rest of the world goes on */
+    usleep(30000);
+    cr_assert_eq(b.result, 99, "nobody sees the page before it is complete");
+    let_go();
+    finish(&a);
+    finish(&b);
+    finish(&d);
+    cr_assert_eq(stat_of(c.pool, "reads"), 21);
+    scene_close(&c);
+}
+
+Test(interleavings, waiting_behind_a_slow_reaper)
+{
+    wait_behind("fault:complete");
+}
+
+Test(interleavings, waiting_for_a_read_that_is_not_queued_yet)
+{
+    wait_behind("fault:queue");
+}
+
+/* The page is entered but its read not queued; the file's other pages push hard for its frame. */
+Test(interleavings, pressure_on_a_frame_that_is_being_entered)
+{
+    struct scene c = scene_open();
+    struct actor a;
+
+    set_gate("fault:entered");
+    start(&c, &a, 9, BP_EXCLUSIVE);
+    wait_until_stopped();
+    for (uint64_t page = 20; page < 600; page++)
+        touch(&c, page);
+    let_go();
+    finish(&a);
+    scene_close(&c);
+}
