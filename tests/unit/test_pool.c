@@ -198,10 +198,10 @@ Test(pool, starts_and_polls)
 struct sleeper {
     bp_pool *pool;
     bp_file *file;
-    pthread_barrier_t started;
+    pthread_barrier_t started, over;
 };
 
-/* Starts reads and then never looks again, and never makes another call. */
+/* Starts reads and then makes no call until everybody else is done. */
 static void *start_and_sleep(void *arg)
 {
     struct sleeper *sleeper = arg;
@@ -214,8 +214,18 @@ static void *start_and_sleep(void *arg)
     for (uint64_t page = 50; page < 60; page++)
         cr_assert_eq(bp_get_start(s, sleeper->file, page, BP_SHARED, BP_MORE, NULL, &ref), BP_PENDING);
     pthread_barrier_wait(&sleeper->started);
-    for (;;)
-        pause();
+    pthread_barrier_wait(&sleeper->over);
+    for (unsigned left = 60; left;) { /* and what it started is still its own */
+        struct bp_event event[16];
+        int n = bp_poll(s, event, 16, 20000);
+
+        cr_assert_gt(n, 0);
+        for (int i = 0; i < n; i++, left--) {
+            cr_assert_eq(event[i].result, 0);
+            bp_put(&event[i].ref);
+        }
+    }
+    cr_assert_eq(bp_session_close(s), 0);
     return NULL;
 }
 
@@ -234,6 +244,7 @@ Test(pool, nobody_depends_on_a_thread_that_sleeps_for_ever)
 
         sleeper.file = open_file(sleeper.pool, data.path, 0);
         pthread_barrier_init(&sleeper.started, NULL, 2);
+        pthread_barrier_init(&sleeper.over, NULL, 2);
         pthread_create(&thread, NULL, start_and_sleep, &sleeper);
         pthread_barrier_wait(&sleeper.started);
         for (uint64_t page = 0; page < 60; page += 2) {
@@ -262,7 +273,10 @@ Test(pool, nobody_depends_on_a_thread_that_sleeps_for_ever)
                 pending--;
             }
         }
-        /* the sleeper's session is never closed; the process ends with it */
+        pthread_barrier_wait(&sleeper.over);
+        pthread_join(thread, NULL);
+        cr_assert_eq(bp_session_close(s), 0);
+        close_all(sleeper.pool);
     }
     data_file_remove(&data);
 }
