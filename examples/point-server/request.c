@@ -294,11 +294,12 @@ static enum parsed check_unfinished(struct parser *parser)
 static enum parsed next_array(struct parser *parser)
 {
     void *object = NULL;
+    int answer = redisReaderGetReply(parser->reader, &object);
 
-    if (redisReaderGetReply(parser->reader, &object) != REDIS_OK)
-        return reader_error(parser);
-    if (parser->wrong)
+    if (parser->wrong) /* first: it may be what the reader stumbled over later */
         return protocol_error(parser, parser->wrong);
+    if (answer != REDIS_OK)
+        return reader_error(parser);
     return object ? PARSED_REQUEST : check_unfinished(parser);
 }
 
