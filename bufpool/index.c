@@ -70,6 +70,14 @@ void bpi_index_destroy(struct index *x)
     pthread_mutex_destroy(&x->lock);
 }
 
+index_entry bpi_index_load_any(const struct index *x, uint64_t page)
+{
+    const _Atomic index_entry *slot;
+    index_entry e;
+
+    return index_walk(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
+}
+
 /* ---- the list of nodes that hold only shadows ---- */
 
 static void list_add(struct index *x, uint32_t node)

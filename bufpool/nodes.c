@@ -20,8 +20,11 @@
 #define HUGE_FROM (32u << 20)
 /* Below this it is cheaper to use fresh nodes than to wait: a grace period costs microseconds. */
 #define LIMBO_BATCH 64u
-/* Grace periods that one fill waits for while others take what they set free. */
-#define PASSES_MAX 16
+/* Grace periods that one fill waits for. One is the rule; nodes retired meanwhile may need another. */
+#define PASSES_MAX 64
+
+/* With fewer nodes to be had than this, a fill takes no more than one insert needs, and leaves the rest to others. */
+#define SCARCE (8u * MAGAZINE_NODES)
 
 /* Entries before node 0, so that an entry times 16 is an offset into the map (index.h: index_slot_at). */
 #define MAP_AHEAD ((size_t)ENTRY_NODE * (INDEX_SLOTS / 4))
@@ -67,6 +70,7 @@ int bpi_nodes_open(struct index_nodes *n, uint32_t limit)
     n->map = map;
     n->slot = (_Atomic index_entry(*)[INDEX_SLOTS])(map + MAP_AHEAD);
     pthread_mutex_init(&n->lock, NULL);
+    pthread_mutex_init(&n->turn, NULL);
     pthread_cond_init(&n->passed, NULL);
 out:
     if (rc) {
@@ -83,6 +87,7 @@ void bpi_nodes_close(struct index_nodes *n)
     munmap((void *)n->map, map_bytes(n));
     munmap(n->head, head_bytes(n));
     pthread_cond_destroy(&n->passed);
+    pthread_mutex_destroy(&n->turn);
     pthread_mutex_destroy(&n->lock);
 }
 
@@ -139,11 +144,33 @@ static void make_blank(struct index_nodes *n, uint32_t node)
     n->head[node] = (struct node_head){.parent = NODE_NONE, .older = NODE_NONE, .newer = NODE_NONE};
 }
 
+/*
+ * Wait for grace periods until `need` nodes can be had, or all that were given back are there and do not suffice.
+ * One at a time, and newcomers queue behind: else those who need little could starve one who needs much. Called and
+ * returns with the lock held; drops it while waiting.
+ */
+static void collect(struct index_nodes *n, uint32_t need)
+{
+    n->queued++;
+    pthread_mutex_unlock(&n->lock);
+    pthread_mutex_lock(&n->turn);
+    pthread_mutex_lock(&n->lock);
+    for (unsigned i = 0; i < PASSES_MAX && available(n) < need && (n->limbo_count || n->passing); i++) {
+        if (n->limbo_count)
+            pass_grace_period(n);
+        else
+            pthread_cond_wait(&n->passed, &n->lock);
+    }
+    n->queued--;
+    pthread_mutex_unlock(&n->turn);
+}
+
 /* All that is needed or nothing: a caller that keeps half of it would starve another that does the same. */
 int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
 {
     uint32_t had = m->count;
     uint32_t need = had < INSERT_NODES ? INSERT_NODES - had : 0;
+    uint32_t want;
     bool may_wait;
     int rc = 0;
 
@@ -153,17 +180,14 @@ int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
     pthread_mutex_lock(&n->lock);
     if (may_wait && n->free_count < need && n->limbo_count >= LIMBO_BATCH)
         pass_grace_period(n);
-    for (unsigned passes = 0; available(n) < need; passes++) {
-        if (!may_wait || passes == PASSES_MAX || (!n->limbo_count && !n->passing)) {
-            rc = -ENOMEM;
-            goto out;
-        }
-        if (n->limbo_count)
-            pass_grace_period(n);
-        else
-            pthread_cond_wait(&n->passed, &n->lock);
+    if (may_wait && (n->queued || available(n) < need))
+        collect(n, need);
+    if (available(n) < need) {
+        rc = -ENOMEM;
+        goto out;
     }
-    while (m->count < MAGAZINE_NODES && available(n))
+    want = available(n) < SCARCE ? INSERT_NODES : MAGAZINE_NODES;
+    while (m->count < want)
         m->node[m->count++] = take(n);
     atomic_fetch_add_explicit(&n->in_use, m->count - had, memory_order_relaxed);
 out:
