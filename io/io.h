@@ -11,8 +11,19 @@
  *   reap:   finished requests, without blocking
  *   wait:   starts what is queued; blocks until something can be reaped or the time is over
  *
- * Locking is inside. One thread at a time waits in the kernel (the leader); others that call wait meanwhile are parked and
- * return as soon as the leader has reaped something, so each looks again at what it waits for.
+ * Locking is inside. One or two threads at a time wait in the kernel (the leaders); others that wait meanwhile are
+ * parked. A thread that waits for the outcome of one request, while others reap too, does it like this:
+ *
+ *   for (;;) {
+ *       n = reap(...);  for each: act on it, store the outcome in its word, announce(word)
+ *       if (my word has changed) break;
+ *       wait_until(..., {my word, mask, value seen});
+ *   }
+ *
+ * Without the word there is a gap: another thread may have reaped the request and not yet have stored the outcome,
+ * or may store it between the look and the wait; the channel cannot know, and would sleep until something else
+ * finishes. With it, nobody sleeps through a change that was announced, but for two rare interleavings
+ * (io/uring.c, kick), after which the thread looks again within 50 ms.
  */
 #ifndef IO_IO_H
 #define IO_IO_H
@@ -24,20 +35,25 @@
 /* ---- files ---- */
 
 struct io_file {
-    int fd;              /* -1: closed */
-    bool direct;         /* O_DIRECT in force */
-    uint32_t align;      /* direct I/O: offset, length and address must be multiples of this; else 1 */
+    int fd;         /* -1: closed */
+    bool direct;    /* O_DIRECT in force */
+    uint32_t align; /* direct I/O: offset, length and address must be multiples of this; else 1 */
     uint64_t dev, ino;
 };
 
 enum io_direct { IO_DIRECT_TRY, IO_DIRECT_ON, IO_DIRECT_OFF };
 
+#define IO_ALIGN_MAX 4096u /* what needs more than this is read through the page cache */
+
 /*
- * Open for reading: a regular file or a block device. Direct I/O where statx (or a trial read) says that it works with 4 KiB units.
- * -EISDIR for a directory, -EINVAL for what has no pages (pipe, socket, tty, character device), -EOPNOTSUPP: IO_DIRECT_ON and it does
- * not work, else what open(2) answered. On failure `why` (size bytes) gets one line.
+ * Open for reading: a regular file or a block device. Direct I/O where statx (or a trial read) says that it
+ * works with 4 KiB units. -EISDIR for a directory, -EINVAL for what has no pages (pipe, socket, tty, character
+ * device), -EOPNOTSUPP: IO_DIRECT_ON and it does not work, else what open(2) answered. `why` (size bytes; may be
+ * NULL with size 0) gets one line on failure; on success it is empty, or says why a file opened with IO_DIRECT_TRY
+ * is read through the page cache. On failure the fd is -1 and nothing needs closing.
  */
 int bpi_io_file_open(struct io_file *, const char *path, enum io_direct, char *why, size_t size);
+/* No read of it may be under way. May be called twice. */
 void bpi_io_file_close(struct io_file *);
 /* Size now, in bytes; block devices too. 0 or a negative errno. */
 int bpi_io_file_size(const struct io_file *, uint64_t *bytes);
@@ -47,12 +63,12 @@ int bpi_io_file_size(const struct io_file *, uint64_t *bytes);
 #define IO_BUFFER_NONE UINT32_MAX
 
 struct io_request {
-    const struct io_file *file;
-    uint64_t offset;     /* bytes */
-    void *to;
+    const struct io_file *file; /* stays open until the request is reaped */
+    uint64_t offset;            /* bytes; at most INT64_MAX */
+    void *to;                   /* stays valid until the request is reaped */
     uint32_t bytes;
-    uint32_t buffer;     /* registered buffer that `to` lies in, or IO_BUFFER_NONE */
-    int32_t result;      /* when reaped: bytes read (0: end of file), or a negative errno */
+    uint32_t buffer;         /* registered buffer that `to` lies in, or IO_BUFFER_NONE */
+    int32_t result;          /* when reaped: bytes read (0: end of file), or a negative errno */
     struct io_request *next; /* the channel's while it has the request */
 };
 
@@ -60,35 +76,70 @@ struct io_request {
 
 enum io_kind { IO_URING, IO_PSYNC };
 
-#define IO_HOLD 1u       /* submit: queue only */
+#define IO_HOLD       1u /* submit: queue only */
 #define IO_BACKGROUND 2u /* submit: nobody is going to wait; make sure that it proceeds by itself */
 
+#define IO_DEPTH_MAX 32768u /* requests in flight in a channel */
+
 struct io_channel;
+
+/* Sleep only while (*word & mask) == equals. The word must stay readable during the call. */
+struct io_until {
+    const _Atomic uint64_t *word;
+    uint64_t mask, equals;
+};
 
 /* The seam: io/uring.c and io/psync.c each export one; tests put a fault-injecting one around them. */
 struct io_ops {
     const char *name;
     /*
-     * depth: requests that may be in flight at once (the completion queue holds at least as many). buffers:
-     * slots of the sparse table of registered buffers, 0 for none. threads: psync's background threads.
+     * depth: requests that may be in flight at once, 1 to IO_DEPTH_MAX (the completion queue holds at least as
+     * many). buffers: slots of the sparse table of registered buffers, 0 for none. threads: psync's background
+     * threads, started when first needed. 0 or a negative errno.
      */
     int (*open)(unsigned depth, unsigned buffers, unsigned threads, struct io_channel **);
-    void (*close)(struct io_channel *); /* waits for what is in flight and drops the results */
+    /*
+     * Waits for what is in flight, 30 s at most, and drops the results. No other thread may be inside or come
+     * after. 0, or -ETIMEDOUT: the device has still not answered. Then the channel is left behind on purpose, and
+     * the memory of the reads under way must never be used or unmapped again: the answer may yet come.
+     */
+    int (*close)(struct io_channel *);
     /*
      * Take requests in order; how many were taken (fewer than n, also 0: depth reached, reap first), or a
-     * negative errno if none was.
+     * negative errno if none was. What was not taken is the caller's as before.
      */
     int (*submit)(struct io_channel *, struct io_request *const[], unsigned n, unsigned flags);
-    int (*flush)(struct io_channel *); /* start what IO_HOLD queued */
+    /*
+     * Start what IO_HOLD queued, and see to it that it ends even if nobody waits. 0, or -EAGAIN/-EBUSY/-ENOMEM: the
+     * system has no room just now and what is queued stays queued. If the kernel refuses for good, the queued requests
+     * finish with its errno: reap hands them out.
+     */
+    int (*flush)(struct io_channel *);
     unsigned (*reap)(struct io_channel *, struct io_request *done[], unsigned max);
     /*
-     * Until something can be reaped, or somebody else reaped, or timeout_ns is over (0: only flush and look). want: a hint, how
-     * many completions the caller would like to sleep through. 0, -ETIME, or a negative errno. Returns at once when nothing is in flight.
+     * Until something can be reaped, or somebody else reaped, or timeout_ns is over (0: only flush and look). want: a
+     * hint, how many completions the caller would like to sleep through. 0, -ETIME, or a negative errno as of flush.
+     * Returns at once when nothing is in flight. 0 promises nothing: reap may find that another thread was faster.
+     * psync: the thread reads what is queued itself, and how long a read takes is not bounded by timeout_ns.
      */
     int (*wait)(struct io_channel *, unsigned want, uint64_t timeout_ns);
-    /* Readable (level-triggered) when reap would return something. Owned by the channel. */
+    /*
+     * As wait, but for the outcome of one request: ends at once if the word has changed, and also when that is
+     * announced; not because others reaped or because nothing is in flight (then it is about to be, or the outcome
+     * is about to be announced). until == NULL: as wait.
+     */
+    int (*wait_until)(struct io_channel *, unsigned want, uint64_t timeout_ns, const struct io_until *until);
+    /* The caller has changed the word: wake who waits for it in this channel. Cheap if nobody is parked. */
+    void (*announce)(struct io_channel *, const _Atomic uint64_t *word);
+    /*
+     * Readable (level-triggered) when reap would return something (but for requests that flush or wait have just
+     * failed: reap after them). Owned by the channel. A negative errno if there can be none.
+     */
     int (*fd)(struct io_channel *);
-    /* Register memory as buffer `slot` (populated already). 0 or a negative errno: use plain reads. */
+    /*
+     * Register memory as buffer `slot`, populated already, or clear the slot (at == NULL, bytes == 0) before the memory
+     * goes; reads in flight are not disturbed. 0 or a negative errno: use plain reads.
+     */
     int (*buffer)(struct io_channel *, unsigned slot, void *at, size_t bytes);
 };
 
