@@ -528,7 +528,7 @@ static int finish_joined(bp_session *s, bp_file *file, uint64_t page, enum bp_mo
     if (!rc)
         rc = settle_mode(s, mode, t);
     if (!rc)
-        bpi_ref_fill(s, file, page, mode, t, ref);
+        ref_fill(s, file, page, mode, t, ref);
     return rc;
 }
 
@@ -544,7 +544,7 @@ static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mod
         if (rc < 0)
             return rc;
         if (rc == STEP_PINNED) {
-            bpi_ref_fill(s, file, page, mode, &t, ref);
+            ref_fill(s, file, page, mode, &t, ref);
             return 0;
         }
         if (rc == STEP_JOINED) {
@@ -619,7 +619,7 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
 
         rc = bpi_step(s, file, page[i], mode, &t);
         if (rc == STEP_PINNED) {
-            bpi_ref_fill(s, file, page[i], mode, &t, &ref[i]);
+            ref_fill(s, file, page[i], mode, &t, &ref[i]);
             i++;
         } else if (rc == STEP_JOINED) {
             ref[i].mode = REF_JOINED;

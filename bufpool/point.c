@@ -15,16 +15,15 @@
 /* Readers may use a frame that is the first of an extent (BOUND) and that nothing excludes them from. */
 #define PLAIN_MASK (FRAME_BOUND | FRAME_EXCL)
 
-static inline void *frame_data(const bp_session *s, uint32_t frame)
+/*
+ * The frame that an index entry leads to, if it leads to one. Turning the entry puts the tag above the number, so that
+ * one comparison refuses whatever is not a frame, and frames that are none.
+ */
+static inline uint32_t frame_in(const bp_session *s, index_entry e)
 {
-    return s->base + ((size_t)frame << BP_PAGE_SHIFT);
-}
+    uint32_t frame = (e - ENTRY_FRAME) >> 2 | (e - ENTRY_FRAME) << 30;
 
-static inline uint32_t translate(const bp_session *s, const bp_file *file, uint64_t page)
-{
-    index_entry e = bpi_index_load(&file->index, page);
-
-    return entry_is_frame(e) && entry_number(e) < s->frames_total ? entry_number(e) : FRAME_NONE;
+    return frame < s->frames_total ? frame : FRAME_NONE;
 }
 
 /* The descriptor agrees that this frame alone is the page, and nothing excludes readers. */
@@ -32,6 +31,13 @@ static inline bool plain_hit(const struct frame *f, const bp_file *file, uint64_
 {
     *seen = frame_load(f);
     return (*seen & PLAIN_MASK) == FRAME_BOUND && frame_id(f) == (file->id | page);
+}
+
+/* The same, and the page is as warm as can be: two questions with one comparison. */
+static inline bool hot_hit(const struct frame *f, const bp_file *file, uint64_t page, uint64_t *seen)
+{
+    *seen = frame_load(f);
+    return (*seen & (PLAIN_MASK | FRAME_HEAT)) == (FRAME_BOUND | FRAME_HEAT) && frame_id(f) == (file->id | page);
 }
 
 static inline void view_fill(struct bp_view *view, const void *data, const struct frame *f, uint64_t seen)
@@ -61,23 +67,6 @@ uint32_t bpi_examine(const bp_session *s, const bp_file *file, uint64_t page, ui
     return frame;
 }
 
-void bpi_ref_fill(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, const struct target *t,
-                  struct bp_ref *ref)
-{
-    uint32_t inside = t->frame - t->head;
-
-    ref->data = frame_data(s, t->frame);
-    ref->page = page;
-    ref->bytes = ((size_t)(1u << frame_order(t->seen)) - inside) << BP_PAGE_SHIFT;
-    ref->session = s;
-    ref->file = file;
-    ref->frame = t->head;
-    ref->mode = mode;
-    if (mode == BP_EXCLUSIVE)
-        atomic_store_explicit(&s->pool->cold[t->head].holder, s->number, memory_order_relaxed);
-    counter_add(&s->pins, 1);
-}
-
 /* ---- views ---- */
 
 /* Anything but a plain hit: a larger extent, a latch, a miss. */
@@ -89,7 +78,7 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
 
     if (bpi_forked(s))
         return BP_FORKED;
-    t.frame = translate(s, file, page);
+    t.frame = frame_in(s, bpi_index_load(&file->index, page));
     if (t.frame != FRAME_NONE && bpi_examine(s, file, page, t.frame, &t.head, &t.seen) != FRAME_NONE &&
         !(t.seen & FRAME_EXCL)) {
         frame_warm(&s->frame[t.head], t.seen);
@@ -106,21 +95,52 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
     return 0;
 }
 
+/* A plain hit, or false. */
+static inline bool read_frame(bp_session *s, bp_file *file, uint64_t page, uint32_t frame, struct bp_view *view)
+{
+    struct frame *f = s->frame + frame;
+    uint64_t seen;
+
+    if (frame == FRAME_NONE || !plain_hit(f, file, page, &seen))
+        return false;
+    frame_warm(f, seen);
+    view_fill(view, frame_data(s, frame), f, seen);
+    counter_add(&s->count.hits, 1);
+    return true;
+}
+
+/* The hit of a hot page, or false. */
+static inline __attribute__((always_inline)) bool read_hot(bp_session *s, bp_file *file, uint64_t page, uint32_t frame,
+                                                           struct bp_view *view)
+{
+    struct frame *f = s->frame + frame;
+    uint64_t seen;
+
+    if (unlikely(frame == FRAME_NONE) || unlikely(!hot_hit(f, file, page, &seen)))
+        return false;
+    view_fill(view, frame_data(s, frame), f, seen);
+    counter_add(&s->count.hits, 1);
+    return true;
+}
+
+/* Pages that could be warmer, and files whose index has not one of the usual heights. */
+static __attribute__((noinline)) int read_any(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
+{
+    if (read_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), view))
+        return 0;
+    return read_slow(s, file, page, view);
+}
+
+/* What is not inlined is called last: the hit saves no registers. */
 int bp_read(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
 {
-    uint32_t frame;
-    uint64_t seen;
+    index_entry e;
 
     if (bpi_forked(s))
         return BP_FORKED;
-    frame = translate(s, file, page);
-    if (likely(frame != FRAME_NONE) && likely(plain_hit(&s->frame[frame], file, page, &seen))) {
-        frame_warm(&s->frame[frame], seen);
-        view_fill(view, frame_data(s, frame), &s->frame[frame], seen);
-        counter_add(&s->count.hits, 1);
+    if (likely(index_load_usual(&file->index, page, &e)) && likely(read_hot(s, file, page, frame_in(s, e), view)))
         return 0;
-    }
-    return read_slow(s, file, page, view);
+    return read_any(s, file, page, view);
 }
 
 static inline uint32_t hint_frame(const bp_session *s, const struct bp_hint *hint)
@@ -133,25 +153,26 @@ static inline void hint_set(const bp_session *s, const void *data, struct bp_hin
     hint->word = ((size_t)((const char *)data - s->base) >> BP_PAGE_SHIFT) + 1;
 }
 
-int bp_read_hinted(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *hint, struct bp_view *view)
+static __attribute__((noinline)) int read_hinted_any(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *hint,
+                                                     struct bp_view *view)
 {
-    uint32_t frame;
-    uint64_t seen;
     int rc;
 
-    if (bpi_forked(s))
-        return BP_FORKED;
-    frame = hint_frame(s, hint);
-    if (likely(frame != FRAME_NONE) && page < BP_PAGE_MAX && likely(plain_hit(&s->frame[frame], file, page, &seen))) {
-        frame_warm(&s->frame[frame], seen);
-        view_fill(view, frame_data(s, frame), &s->frame[frame], seen);
-        counter_add(&s->count.hits, 1);
+    if (page < BP_PAGE_MAX && read_frame(s, file, page, hint_frame(s, hint), view))
         return 0;
-    }
     rc = bp_read(s, file, page, view);
     if (!rc)
         hint_set(s, view->data, hint);
     return rc;
+}
+
+int bp_read_hinted(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *hint, struct bp_view *view)
+{
+    if (bpi_forked(s))
+        return BP_FORKED;
+    if (page < BP_PAGE_MAX && likely(read_hot(s, file, page, hint_frame(s, hint), view)))
+        return 0;
+    return read_hinted_any(s, file, page, hint, view);
 }
 
 /*
@@ -172,7 +193,7 @@ static void prefetch_group(const bp_session *s, const bp_file *file, const uint6
     for (unsigned i = 0; i < n; i++) {
         index_entry e = slot[i] ? atomic_load_explicit(slot[i], memory_order_acquire) : ENTRY_NONE;
 
-        frame[i] = entry_is_frame(e) && entry_number(e) < s->frames_total ? entry_number(e) : FRAME_NONE;
+        frame[i] = frame_in(s, e);
         if (frame[i] != FRAME_NONE) {
             __builtin_prefetch((const void *)&s->frame[frame[i]], 0, 3);
             __builtin_prefetch(frame_data(s, frame[i]), 0, 3);
@@ -247,45 +268,58 @@ static inline bool latch_from(struct frame *f, uint64_t seen, enum bp_mode mode)
 }
 
 /* The hit of bp_get and bp_get_hinted; false: the slow path. */
-static inline bool get_frame(bp_session *s, bp_file *file, uint64_t page, uint32_t frame, enum bp_mode mode,
-                             struct bp_ref *ref)
+static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_file *file, uint64_t page, uint32_t frame,
+                                                            enum bp_mode mode, struct bp_ref *ref)
 {
     struct target t = {.frame = frame, .head = frame};
+    struct frame *f = s->frame + frame;
 
-    if (!plain_hit(&s->frame[frame], file, page, &t.seen) || !latch_from(&s->frame[frame], t.seen, mode))
+    if (unlikely(frame == FRAME_NONE) || unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(f, t.seen, mode))
         return false;
-    bpi_ref_fill(s, file, page, mode, &t, ref);
+    ref_fill(s, file, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);
     return true;
 }
 
+static __attribute__((noinline)) int get_any(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
+                                             struct bp_ref *ref)
+{
+    uint64_t one = page;
+
+    if (likely(get_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), mode, ref)))
+        return 0;
+    return bpi_get_slow(s, file, &one, 1, mode, ref);
+}
+
 int bp_get(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
 {
-    uint32_t frame;
+    index_entry e;
 
     if (bpi_forked(s))
         return BP_FORKED;
-    frame = translate(s, file, page);
-    if (likely(frame != FRAME_NONE) && likely(get_frame(s, file, page, frame, mode, ref)))
+    if (likely(index_load_usual(&file->index, page, &e)) && likely(get_frame(s, file, page, frame_in(s, e), mode, ref)))
         return 0;
-    return bpi_get_slow(s, file, &page, 1, mode, ref);
+    return get_any(s, file, page, mode, ref);
+}
+
+static __attribute__((noinline)) int get_unhinted(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
+                                                  struct bp_hint *hint, struct bp_ref *ref)
+{
+    int rc = bp_get(s, file, page, mode, ref);
+
+    if (!rc)
+        hint_set(s, ref->data, hint);
+    return rc;
 }
 
 int bp_get_hinted(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_hint *hint,
                   struct bp_ref *ref)
 {
-    uint32_t frame;
-    int rc;
-
     if (bpi_forked(s))
         return BP_FORKED;
-    frame = hint_frame(s, hint);
-    if (likely(frame != FRAME_NONE) && page < BP_PAGE_MAX && likely(get_frame(s, file, page, frame, mode, ref)))
+    if (page < BP_PAGE_MAX && likely(get_frame(s, file, page, hint_frame(s, hint), mode, ref)))
         return 0;
-    rc = bp_get(s, file, page, mode, ref);
-    if (!rc)
-        hint_set(s, ref->data, hint);
-    return rc;
+    return get_unhinted(s, file, page, mode, hint, ref);
 }
 
 int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode, struct bp_ref ref[])
@@ -293,6 +327,14 @@ int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
     if (bpi_forked(s))
         return BP_FORKED;
     return n ? bpi_get_slow(s, file, page, n, mode, ref) : 0;
+}
+
+/* Somebody waits for this latch, or for any frame. */
+static __attribute__((noinline)) void put_wake(bp_session *s, struct frame *f, uint64_t before)
+{
+    if (before & FRAME_WAITERS)
+        bpi_frame_wake(f);
+    bpi_release_notify(s->pool);
 }
 
 void bp_put(struct bp_ref *ref)
@@ -305,16 +347,15 @@ void bp_put(struct bp_ref *ref)
         return;
     f = &s->frame[ref->frame];
     counter_add(&s->pins, (uint64_t)-1);
-    if (ref->mode == BP_EXCLUSIVE) {
-        before = frame_unlock(f);
-    } else {
+    if (ref->mode == BP_SHARED) {
         before = frame_unpin(f);
-        if (frame_pins(before) > 1)
+        if (unlikely(frame_pins(before) > 1))
             return;
+    } else {
+        before = frame_unlock(f);
     }
-    if (unlikely(before & FRAME_WAITERS))
-        bpi_frame_wake(f);
-    bpi_release_notify(s->pool);
+    if (unlikely(before & FRAME_WAITERS) || unlikely(atomic_load_explicit(&s->pool->starving, memory_order_relaxed)))
+        put_wake(s, f, before);
 }
 
 void bp_put_many(struct bp_ref ref[], unsigned n)

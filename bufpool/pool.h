@@ -37,12 +37,12 @@
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
-#define SESSION_COUNTERS(X)                                                                                          \
-    X(hits)                                                                                                          \
-    X(misses)                                                                                                        \
-    X(joins)                                                                                                         \
-    X(refaults) X(evictions) X(evict_examined) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) \
-        X(busy)
+#define SESSION_COUNTERS(X) \
+    X(hits)                 \
+    X(misses)               \
+    X(joins)                \
+    X(refaults)             \
+    X(evictions) X(evict_examined) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -200,6 +200,11 @@ struct bp_pool {
     unsigned channels_max;
 };
 
+static inline void *frame_data(const bp_session *s, uint32_t frame)
+{
+    return s->base + ((size_t)frame << BP_PAGE_SHIFT);
+}
+
 static inline uint64_t extent_mask(unsigned order)
 {
     return (1ull << order) - 1;
@@ -269,8 +274,25 @@ int bpi_file_reaches(bp_file *, uint64_t page);
 /* Exact frame of a page if it is present and agrees, else FRAME_NONE; *head and *seen are its extent's. */
 uint32_t bpi_examine(const bp_session *, const bp_file *, uint64_t page, uint32_t frame, uint32_t *head,
                      uint64_t *seen);
-void bpi_ref_fill(bp_session *, bp_file *, uint64_t page, enum bp_mode, const struct target *, struct bp_ref *);
 int bpi_get_slow(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode, struct bp_ref[]);
+
+/* The ref of a page that is pinned or latched as `mode` says. */
+static inline void ref_fill(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, const struct target *t,
+                            struct bp_ref *ref)
+{
+    uint32_t inside = t->frame - t->head;
+
+    ref->data = frame_data(s, t->frame);
+    ref->page = page;
+    ref->bytes = ((size_t)(1u << frame_order(t->seen)) - inside) << BP_PAGE_SHIFT;
+    ref->session = s;
+    ref->file = file;
+    ref->frame = t->head;
+    ref->mode = mode;
+    if (mode == BP_EXCLUSIVE)
+        atomic_store_explicit(&s->pool->cold[t->head].holder, s->number, memory_order_relaxed);
+    counter_add(&s->pins, 1);
+}
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
