@@ -41,7 +41,7 @@ static inline size_t text_bytes(const struct text *text)
 
 static inline const char *text_at(const struct text *text)
 {
-    return text->bytes + text->head;
+    return text->bytes ? text->bytes + text->head : "";
 }
 
 /* Append. false: refused, and text->failed is set. */

@@ -81,7 +81,8 @@ make_data() {
 start() {
     local name=$1 address='' i
     shift
-    "$bin/$name" --listen 127.0.0.1:0 "$@" >"$work/$name.out" 2>"$work/$name.err" &
+    : >"$work/$name.out" # that of the one before must not be read
+    "$bin/$name" --listen 127.0.0.1:0 "$@" >>"$work/$name.out" 2>"$work/$name.err" &
     pid=$!
     for ((i = 0; i < 300; i++)); do
         address=$(sed -n 's/^listening on //p' "$work/$name.out")
@@ -119,6 +120,11 @@ stop() {
 ask() {
     local case=$1 out=$work/case.out
     shift
+    if ! kill -0 "$pid" 2>/dev/null; then
+        fail "the server is gone: $(cat "$work"/*-server.err)"
+        pid=
+        finish
+    fi
     timeout 120 "$clients" "$case" "$port" "$@" >"$out"
     local status=$?
     cat "$out" | grep -v -E '^[0-9]+ passed'
@@ -129,4 +135,4 @@ ask() {
     fi
 }
 
-redis() { redis-cli -p "$port" "$@"; }
+redis() { timeout 20 redis-cli -p "$port" "$@"; }

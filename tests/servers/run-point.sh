@@ -56,7 +56,7 @@ check "the pool's counters move: $(grep ^pool_hits <<<"$info") $(grep ^pool_read
 # ---- bytes and order, with misses all the time: the pool holds less than half of the file ----
 ask pages "$data"
 ask order "$data"
-check "redis-benchmark runs" grep -q '"GET"' <(redis-benchmark -p "$port" -t get -n 20000 -P 16 -r 2000 --csv 2>&1)
+check "redis-benchmark runs" grep -q '"GET"' <(timeout 60 redis-benchmark -p "$port" -t get -n 20000 -P 16 -r 2000 --csv 2>&1)
 same "no client was ended" "0 0" "$(redis INFO stats | tr -d '\r' | sed -n 's/^ended_by_.*://p' | paste -sd' ')"
 stop point-server
 

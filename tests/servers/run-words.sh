@@ -16,13 +16,13 @@ redis_port=$((20000 + $$ % 10000))
 redis-server --port $redis_port --bind 127.0.0.1 --save '' --databases 1 --dir "$work" >"$work/redis.log" 2>&1 &
 redis_pid=$!
 for ((i = 0; i < 100; i++)); do
-    [ "$(redis-cli -p $redis_port PING 2>/dev/null)" = PONG ] && break
+    [ "$(timeout 20 redis-cli -p $redis_port PING 2>/dev/null)" = PONG ] && break
     sleep 0.05
 done
 for key in 0 1 2 3; do
     dd if="$data" bs=4096 skip=$key count=1 status=none | redis-cli -p $redis_port -x SET $key >/dev/null
 done
-same "redis-server holds four pages" 4 "$(redis-cli -p $redis_port DBSIZE)"
+same "redis-server holds four pages" 4 "$(timeout 20 redis-cli -p $redis_port DBSIZE)"
 start point-server --data "$data" --memory 1M --threads 1
 
 # One request per line, as printf takes it. All are under way at once, each to both servers: connections that stay open are
@@ -139,7 +139,7 @@ redis-cli -p $redis_port REPLICAOF 127.0.0.1 1 >/dev/null
 for command in 'SET 1 x' 'DEL 1' 'APPEND 1 x' 'INCR 1' 'EXPIRE 1 10' 'FLUSHALL' 'MSET 1 x' 'LPUSH l x' 'HSET h a b' \
     'SETRANGE 1 0 x' 'UNLINK 1' 'RENAME 1 2' 'SORT 1' 'XADD s * a b' 'ZADD z 1 a' 'set 1' 'incr 1 2'; do
     # shellcheck disable=SC2086
-    same "$command" "$(redis-cli -p $redis_port $command 2>&1)" "$(redis-cli -p "$port" $command 2>&1)"
+    same "$command" "$(timeout 20 redis-cli -p $redis_port $command 2>&1)" "$(timeout 20 redis-cli -p "$port" $command 2>&1)"
 done
 stop point-server
 finish
