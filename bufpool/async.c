@@ -120,13 +120,30 @@ static void forget_foreign(bp_session *s)
     }
 }
 
+/*
+ * One write for any number of signals. seq_cst on the flag: who finds it set relies on the poll that clears it to look
+ * at the ready stack afterwards.
+ */
 static void signal_session(bp_session *s)
 {
     int fd = atomic_load_explicit(&s->event_fd, memory_order_seq_cst);
     uint64_t one = 1;
 
-    if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
-        return; /* EAGAIN: it is readable already */
+    if (fd < 0 || atomic_exchange_explicit(&s->signaled, true, memory_order_seq_cst))
+        return;
+    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
+        ; /* ends: an eventfd's write does not wait */
+}
+
+/* Before the ready stack is looked at. A flag without a byte: the writer is on its way, and the next poll will find it.
+ */
+static void drain_signal(bp_session *s)
+{
+    int fd = atomic_load_explicit(&s->event_fd, memory_order_relaxed);
+    uint64_t count;
+
+    if (atomic_load_explicit(&s->signaled, memory_order_relaxed) && read(fd, &count, sizeof(count)) > 0)
+        atomic_store_explicit(&s->signaled, false, memory_order_seq_cst);
 }
 
 static void set_timer(bp_session *s, uint64_t ns)
@@ -430,7 +447,7 @@ static unsigned poll_backlog(bp_session *s, struct bp_event event[], unsigned n)
 
 static unsigned poll_ready(bp_session *s, struct bp_event event[], unsigned n)
 {
-    struct operation *op = atomic_exchange_explicit(&s->ready, NULL, memory_order_acquire);
+    struct operation *op = atomic_exchange_explicit(&s->ready, NULL, memory_order_seq_cst);
     unsigned delivered = 0;
 
     while (op) { /* the stack's order is the reverse of completion's; turning it restores that */
@@ -495,13 +512,10 @@ static void reap_channels(bp_session *s)
 
 static unsigned poll_once(bp_session *s, struct bp_event event[], unsigned n)
 {
-    uint64_t drained;
-    unsigned delivered = 0;
-    int fd = atomic_load_explicit(&s->event_fd, memory_order_relaxed);
+    unsigned delivered;
 
     reap_channels(s);
-    if (fd >= 0 && s->waiting && read(fd, &drained, sizeof(drained)) < 0)
-        drained = 0; /* nothing there */
+    drain_signal(s);
     delivered = poll_ready(s, event, n);
     delivered += poll_deadlines(s, event + delivered, n - delivered);
     if (s->backlog && delivered < n)
@@ -514,6 +528,13 @@ static unsigned poll_once(bp_session *s, struct bp_event event[], unsigned n)
     return delivered;
 }
 
+/* Whether a poll could do anything: also to make the descriptor unreadable again. */
+static bool has_work(const bp_session *s)
+{
+    return s->active || s->timer_ns || atomic_load_explicit(&s->signaled, memory_order_relaxed) ||
+           (s->epoll_fd >= 0 && atomic_load_explicit(&s->channel->in_use, memory_order_relaxed));
+}
+
 int bp_poll(bp_session *s, struct bp_event event[], unsigned n, unsigned timeout_ms)
 {
     uint64_t until;
@@ -522,7 +543,7 @@ int bp_poll(bp_session *s, struct bp_event event[], unsigned n, unsigned timeout
 
     if (bpi_forked(s))
         return BP_FORKED;
-    if (!s->active && !s->timer_ns)
+    if (!has_work(s))
         return 0;
     delivered = poll_once(s, event, n);
     if (delivered || !timeout_ms || !s->active)

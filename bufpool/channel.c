@@ -132,7 +132,7 @@ struct read *bpi_read_take(struct channel *ch)
     if (r) {
         ch->free = r->next;
         r->waiting = NULL;
-        ch->in_use++;
+        atomic_fetch_add_explicit(&ch->in_use, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&ch->lock);
     return r;
@@ -145,7 +145,7 @@ void bpi_read_give(struct read *r)
     pthread_mutex_lock(&ch->lock);
     r->next = ch->free;
     ch->free = r;
-    ch->in_use--;
+    atomic_fetch_sub_explicit(&ch->in_use, 1, memory_order_relaxed);
     pthread_mutex_unlock(&ch->lock);
 }
 

@@ -42,12 +42,17 @@ void bpi_frame_give(bp_pool *pool, uint32_t frame, unsigned order)
     bpi_frames_free(pool->frames, frame, order);
 }
 
-void bpi_magazine_flush(bp_session *s)
+static void empty_magazine(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
     if (s->magazine_count)
         bpi_frames_free_many(s->pool->frames, s->magazine, s->magazine_count);
     s->magazine_count = 0;
+}
+
+void bpi_magazine_flush(bp_session *s)
+{
+    pthread_mutex_lock(&s->magazine_lock);
+    empty_magazine(s);
     pthread_mutex_unlock(&s->magazine_lock);
 }
 
@@ -225,15 +230,17 @@ static void trim_shadows(bp_pool *pool)
         bpi_index_reclaim(&file->index, 4);
 }
 
-/* Take back what idle sessions keep in their magazines. */
+/* Take back what idle sessions keep in their magazines. One whose lock is taken is not idle. */
 static void raid_magazines(bp_session *me)
 {
     bp_pool *pool = me->pool;
 
     pthread_mutex_lock(&pool->lock);
     for (bp_session *s = pool->session; s; s = s->next)
-        if (s != me)
-            bpi_magazine_flush(s);
+        if (s != me && !pthread_mutex_trylock(&s->magazine_lock)) {
+            empty_magazine(s);
+            pthread_mutex_unlock(&s->magazine_lock);
+        }
     pthread_mutex_unlock(&pool->lock);
 }
 

@@ -83,7 +83,7 @@ struct channel {
     pthread_mutex_t lock; /* of what follows */
     struct read *read;    /* CHANNEL_DEPTH of them */
     struct read *free;
-    unsigned in_use;
+    _Atomic unsigned in_use; /* requests taken; written under the lock */
     uint64_t registered_bytes;
     _Atomic uint8_t *registered; /* per slab, enum slab_registration; written under the lock, read without */
     char buffer_reason[120];     /* why slabs are not registered; under the lock */
@@ -154,6 +154,7 @@ struct bp_session {
     uint64_t timer_read_ns; /* when it was last looked at */
     int epoll_fd, timer_fd;
     _Atomic int event_fd;
+    _Atomic bool signaled;                          /* the eventfd was written, or is about to be, and not yet read */
     uint64_t foreign[CHANNELS_MAX / 64];            /* other sessions' channels that our descriptor watches */
     _Alignas(LINE) struct operation *_Atomic ready; /* stack, pushed by whoever completes */
 

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -408,6 +409,13 @@ Test(faults, a_device_that_does_not_answer)
         }
         cr_assert_eq(bp_file_close(file, &error), -ETIMEDOUT, "%s", error.text);
         fault_io_release();
+        for (unsigned polls = 0, quiet = 0; quiet < 2; polls++) { /* nobody waits for it; it is reaped all the same */
+            struct pollfd p = {.fd = bp_session_fd(s), .events = POLLIN};
+
+            cr_assert_lt(polls, 20, "the descriptor stays readable and nothing comes of it");
+            quiet += poll(&p, 1, 300) == 0;
+            cr_assert_eq(bp_poll(s, &event, 1, 0), 0);
+        }
         cr_assert_eq(bp_get(s, file, 7, BP_SHARED, &ref), 0, "the read that was given up has ended: %s",
                      bp_session_error(s));
         cr_assert(data_page_ok(&data, 7, ref.data));
