@@ -38,7 +38,6 @@ struct node {
     uint64_t slab_bytes; /* of all slabs placed here */
     int refused;         /* what the system answered to the last attempt to grow, 0: it grew */
     unsigned refusals;   /* calls since then */
-    char limit_reason[120];
 };
 
 struct frames {
@@ -52,6 +51,7 @@ struct frames {
     unsigned slab_shift; /* frame >> slab_shift is its slab */
     _Atomic uint32_t high;
     _Atomic uint64_t spilled;
+    _Atomic int refused; /* of the last node that tried to grow */
 };
 
 /* What a caller wants: n blocks of an order; more than one only of order 0. */
@@ -129,19 +129,12 @@ static int grow(struct frames *frames, unsigned node_index)
     node->growing = false;
     pthread_cond_broadcast(&node->grown);
 
+    node->refused = count < 0 ? (int)count : 0;
+    atomic_store_explicit(&frames->refused, node->refused, memory_order_relaxed);
     if (count == 0)
         atomic_store_explicit(&node->full, true, memory_order_relaxed);
-    if (count < 0) {
-        const char *name = strerrorname_np((int)-count);
-        node->refused = (int)count;
-        snprintf(node->limit_reason, sizeof(node->limit_reason), "the system refused memory beyond %llu KiB: %s",
-                 (unsigned long long)node->populated * FRAME_BYTES / 1024, name ? name : "unknown error");
+    if (count <= 0)
         return (int)count;
-    }
-    if (count == 0)
-        return 0;
-    node->refused = 0;
-    node->limit_reason[0] = '\0';
     node->populated += (uint64_t)count;
     bpi_buddy_add(&node->buddy, first, (uint32_t)count);
     return 1;
@@ -433,6 +426,7 @@ void bpi_frames_slab_range(const struct frames *frames, unsigned slab, void **at
 void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *stats)
 {
     struct frames *frames = (struct frames *)(uintptr_t)const_frames; /* the slabs' lock is part of it */
+    int refused = atomic_load_explicit(&frames->refused, memory_order_relaxed);
 
     memset(stats, 0, sizeof(*stats));
     stats->frames_total = frames->total;
@@ -442,9 +436,12 @@ void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *st
         pthread_mutex_lock(&node->lock);
         stats->frames_populated += node->populated;
         stats->frames_free += node->buddy.free;
-        if (node->limit_reason[0])
-            memcpy(stats->limit_reason, node->limit_reason, sizeof(stats->limit_reason));
         pthread_mutex_unlock(&node->lock);
+    }
+    if (refused) {
+        const char *name = strerrorname_np(-refused);
+        snprintf(stats->limit_reason, sizeof(stats->limit_reason), "the system refused memory beyond %llu KiB: %s",
+                 (unsigned long long)stats->frames_populated * FRAME_BYTES / 1024, name ? name : "unknown error");
     }
     pthread_mutex_lock(&frames->slabs.lock);
     for (unsigned i = 0; i < 3; i++)

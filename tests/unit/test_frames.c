@@ -407,6 +407,33 @@ Test(frames, nodes_get_no_more_than_their_memory)
     bpi_frames_close(frames);
 }
 
+/* Where a machine has several nodes in truth: each block lies where it was asked for. */
+Test(frames, memory_lies_on_its_node)
+{
+    enum { BLOCKS = 6 };
+    uint32_t first;
+
+    if (topology.node_count < 2)
+        cr_skip_test("one node only");
+    for (unsigned huge = 0; huge < 2; huge++) {
+        struct frames *frames = open_frames(64 * MIB, huge ? SLAB_HUGE_TRY : SLAB_HUGE_OFF);
+        for (unsigned i = 0; i < BLOCKS; i++) {
+            unsigned node = (i * 7 + i / 2) % topology.node_count;
+            cr_assert_eq(bpi_frames_alloc(frames, node, 9, &first), 0);
+            for (uint32_t frame = first; frame < first + PIECE_FRAMES; frame += 73) {
+                void *page = bpi_frames_base(frames) + (size_t)frame * PAGE;
+                int at = -1;
+                cr_assert_eq(syscall(SYS_move_pages, 0, 1ul, &page, NULL, &at, 0), 0);
+                cr_assert_eq(at, topology.os_node[node], "frame %u is on node %d", frame, at);
+            }
+        }
+        cr_assert_str_empty(stats_of(frames).bind_reason);
+        cr_assert_eq(stats_of(frames).spilled, 0u);
+        cr_assert(bpi_frames_check(frames));
+        bpi_frames_close(frames);
+    }
+}
+
 /* ---- when the system says no ---- */
 
 Test(frames, refusal_is_remembered_and_forgotten)
@@ -419,7 +446,8 @@ Test(frames, refusal_is_remembered_and_forgotten)
     bend(PROBE_POPULATE, ENOMEM, 0, 1 << 30);
     for (unsigned i = 0; i < 1000; i++)
         cr_assert_eq(bpi_frames_alloc(frames, 0, 3, &first), -ENOMEM);
-    cr_assert(bent.seen >= 2 && bent.seen <= 5, "asked %d times in 1,000", bent.seen);
+    int nodes = (int)topology.node_count; /* each asks for itself */
+    cr_assert(bent.seen >= 2 && bent.seen <= 5 * nodes, "asked %d times in 1,000", bent.seen);
     struct frames_stats stats = stats_of(frames);
     cr_assert(strstr(stats.limit_reason, "ENOMEM") && strstr(stats.limit_reason, "2048 KiB"), "%s", stats.limit_reason);
     cr_assert_eq(stats.frames_populated, PIECE_FRAMES);
@@ -517,6 +545,7 @@ static double now_seconds(void)
 
 Test(frames, others_go_on_while_one_populates)
 {
+    open_nodes("numa:1 pu:2", 1); /* with others it would grow there instead, and be held up itself */
     struct frames *frames = open_frames(8 * MIB, SLAB_HUGE_OFF);
     struct taker grower = {.frames = frames, .order = 9}, waiter = grower;
     pthread_t grower_thread, waiter_thread;
