@@ -45,6 +45,7 @@
 #define BATCH_MAX      8u /* completions slept through: more saves little, and others' may be among them */
 #define REFUSED_MAX    8u /* tries when the kernel has no room: 20 us, 40 us, ... apart, 5 ms in all */
 #define REFUSED_NS     20000u
+#define BARRED_NS      1000000u /* between looks where the kernel no longer lets us sleep: completions come all the same */
 
 struct request_list {
     struct io_request *first, **last;
@@ -523,8 +524,11 @@ static int sleep_in_kernel(struct uring *u, const struct sleep *s)
         if (!over && !left)
             return -ETIME;
         rc = enter(u, over ? 0 : sleep_through(u, s, slice), left < slice ? left : slice);
-        if (rc && !refused(rc) && rc != -ETIME && rc != -EINTR)
-            return queue_fail(u, rc);
+        if (rc && !refused(rc) && rc != -ETIME && rc != -EINTR) {
+            if (over || queue_fail(u, rc) == 0)
+                return 0;
+            nap(BARRED_NS);
+        }
         if (over || settled(u, s))
             return 0;
         now = now_ns();
@@ -657,7 +661,7 @@ static int drain(struct uring *u, uint64_t deadline_ns)
             return -ETIMEDOUT;
         rc = enter(u, 1, deadline_ns - now < SLICE_MAX_NS ? deadline_ns - now : SLICE_MAX_NS);
         if (rc && rc != -ETIME && rc != -EINTR)
-            nap(1000000); /* the call is refused, but completions come all the same */
+            nap(BARRED_NS);
     }
 }
 

@@ -473,6 +473,28 @@ static int refused(long error)
     return clock_ns() - began < 10 * SECOND ? 0 : 10;
 }
 
+/* A read that was under way before the kernel barred us from waiting is seen when it is done, and close waits for it.
+ */
+static int barred(long error)
+{
+    struct io_channel *ch = NULL;
+    struct pending p[2];
+
+    if (io->open(4, 0, 0, &ch))
+        return 1;
+    pending_start(&p[0], ch);
+    pending_start(&p[1], ch);
+    if (forbid_enter((unsigned)error))
+        return 77;
+    if (io->wait(ch, 1, SECOND / 20) != -ETIME)
+        return 2;
+    pending_answer(&p[0]);
+    if (wait_job(io, ch, &p[0].job, 10 * SECOND) || job_result(&p[0].job) != 1)
+        return 3;
+    pending_answer(&p[1]);
+    return io->close(ch) ? 4 : 0;
+}
+
 Test(io_ring, the_kernel_refuses)
 {
     cr_assert_eq(io->close(channel(4, 0)), 0);
@@ -481,5 +503,6 @@ Test(io_ring, the_kernel_refuses)
     cr_expect_eq(in_child(refused, ENOSYS), 0);
     cr_expect_eq(in_child(refused, EAGAIN), 0);
     cr_expect_eq(in_child(refused, EBUSY), 0);
+    cr_expect_eq(in_child(barred, EPERM), 0);
     bpi_io_file_close(&child_file);
 }
