@@ -250,20 +250,14 @@ static void push(struct operation *op, bp_session *reaper)
         signal_session(s);
 }
 
-void bpi_operations_ready(struct read *r, bp_session *reaper)
+void bpi_operations_ready(struct operation *op, bp_session *reaper)
 {
-    struct operation *op;
-
-    pthread_mutex_lock(&r->channel->lock);
-    op = r->waiting;
-    r->waiting = NULL;
     while (op) {
         struct operation *next = op->next;
 
         push(op, reaper);
         op = next;
     }
-    pthread_mutex_unlock(&r->channel->lock);
 }
 
 /* Put a joined operation on its read's list; if the read is over already, it is ready. */

@@ -138,11 +138,13 @@ struct read *bpi_read_take(struct channel *ch)
     return r;
 }
 
-void bpi_read_give(struct read *r)
+void bpi_read_end(struct read *r, bp_session *reaper)
 {
     struct channel *ch = r->channel;
 
     pthread_mutex_lock(&ch->lock);
+    if (r->waiting)
+        bpi_operations_ready(r->waiting, reaper);
     r->next = ch->free;
     ch->free = r;
     atomic_fetch_sub_explicit(&ch->in_use, 1, memory_order_relaxed);

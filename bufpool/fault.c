@@ -116,8 +116,7 @@ static void read_failed(struct read *r, int error, bp_session *s, struct counter
     counter_add(&count->read_errors, 1);
     bpi_index_erase(&r->file->index, page, r->order, head, ENTRY_NONE);
     fail_frame(r, error);
-    bpi_operations_ready(r, s);
-    bpi_read_give(r);
+    bpi_read_end(r, s);
     bpi_unpin(pool, head);
 }
 
@@ -136,8 +135,7 @@ static void read_succeeded(struct read *r, bp_session *s, struct counters *count
     tell_waiters(r->channel, head, before);
     if (!(before & FRAME_PINS)) /* everybody who asked has given up */
         bpi_release_notify(pool);
-    bpi_operations_ready(r, s);
-    bpi_read_give(r);
+    bpi_read_end(r, s);
 }
 
 /* Ask for the rest, from the last position that the device can start at. */
@@ -214,8 +212,7 @@ static void abandon(struct read *r, bp_session *s)
     uint32_t head = r->frame;
 
     fail_frame(r, ABANDONED);
-    bpi_operations_ready(r, s);
-    bpi_read_give(r);
+    bpi_read_end(r, s);
     bpi_unpin(pool, head);
     bpi_unpin(pool, head); /* the initiator's, from frame_publish */
 }
@@ -307,7 +304,7 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
         return STEP_READS;
     rc = take_frames(s, order, &head);
     if (rc) {
-        bpi_read_give(r);
+        bpi_read_end(r, s);
         return rc == -EAGAIN ? STEP_FRAMES : rc;
     }
     rc = enter(s, file, page, order, head, r);
@@ -423,8 +420,11 @@ static void wait_for_read(bp_session *s, uint32_t head, unsigned want, uint64_t 
 {
     struct io_until until = {.word = &s->frame[head].state, .mask = FRAME_READING, .equals = FRAME_READING};
     bp_pool *pool = s->pool;
-    uint64_t now = bpi_now_ns();
+    uint64_t now;
 
+    if (!(frame_load(&s->frame[head]) & FRAME_READING)) /* most of a batch: completed while the first was waited for */
+        return;
+    now = bpi_now_ns();
     while (frame_load(&s->frame[head]) & FRAME_READING && now < deadline_ns) {
         unsigned number = atomic_load_explicit(&pool->cold[head].channel, memory_order_relaxed);
         struct channel *ch = atomic_load_explicit(&pool->channel[number], memory_order_acquire);

@@ -231,7 +231,8 @@ void bpi_channel_release(bp_session *);
 /* 0; -ETIMEDOUT: a read does not end; its channel and the frames must stay for ever. */
 int bpi_channels_close(bp_pool *);
 struct read *bpi_read_take(struct channel *);
-void bpi_read_give(struct read *);
+/* The read is over, or was never begun: tell the operations that wait for it (reaper: who calls), and give it back. */
+void bpi_read_end(struct read *, bp_session *reaper);
 /* Registered buffer for a frame, or IO_BUFFER_NONE. Registers the slab on its first use. */
 uint32_t bpi_channel_buffer(struct channel *, uint32_t frame);
 void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
@@ -306,8 +307,8 @@ int bpi_nodes_reserve(bp_session *);
 void bpi_describe_holders(bp_pool *, char *text, size_t size);
 
 /* ---- async.c ---- */
-/* The read is over: tell the operations that wait for it. */
-void bpi_operations_ready(struct read *, bp_session *reaper);
+/* Hand operations whose read is over to their sessions. The lock of the read's channel is held. */
+void bpi_operations_ready(struct operation *, bp_session *reaper);
 void bpi_operations_close(bp_session *);
 
 /* ---- pool.c ---- */
