@@ -74,7 +74,7 @@ Test(slab, sizes_and_arguments)
     cr_assert_eq((uintptr_t)slabs.base % slabs.slab_bytes, 0u);
     cr_assert_geq(slabs.base, slabs.map);
     cr_assert_leq(slabs.base + (1ull << 42), slabs.map + slabs.reserved);
-    cr_assert_lt(rss_bytes(), before + 2 * MIB);
+    cr_assert_lt(rss_bytes(), before + 4 * MIB);
     cr_assert_eq(bpi_slab_populate(&slabs, 0), -EINVAL, "a reserved slab is not populated");
     cr_assert_eq(bpi_slab_place(&slabs, &topology, topology.node_count), -EINVAL);
     bpi_slabs_close(&slabs);
