@@ -15,6 +15,7 @@
 
 #include "bufpool/index.h"
 #include "bufpool/nodes.h"
+#include "bufpool/sync_point.h"
 
 /* Position of a row of slots in a node: where an entry of some order goes. */
 struct row {
@@ -28,6 +29,7 @@ struct row {
 static void root_store(struct index *x, index_entry e, unsigned shift)
 {
     atomic_store_explicit(&x->root, (uint64_t)e << 32 | shift, memory_order_release);
+    SYNC_POINT("index:store");
 }
 
 static uint64_t root_load(const struct index *x)
@@ -44,6 +46,7 @@ static index_entry slot_get(const struct index *x, uint32_t node, unsigned slot)
 static void slot_set(struct index *x, uint32_t node, unsigned slot, index_entry e)
 {
     atomic_store_explicit(&x->nodes->slot[node][slot], e, memory_order_release);
+    SYNC_POINT("index:store"); /* what a reader sees between any two stores must be right: model_index_steps */
 }
 
 static struct node_head *head_of(const struct index *x, uint32_t node)
