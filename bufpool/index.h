@@ -169,8 +169,8 @@ struct node_magazine {
 /*
  * Fill up to MAGAZINE_NODES when fewer than INSERT_NODES are left; where nodes are scarce, only up to INSERT_NODES. No
  * index lock may be held; may wait for a grace period, unless the caller is inside a reader's section. 0; -ENOMEM: the
- * limit is reached, the magazine is as it was; retry after extents or shadows have gone. Thread safe; a magazine belongs
- * to one thread at a time.
+ * limit is reached, the magazine is as it was; retry after extents or shadows have gone. Thread safe; a magazine
+ * belongs to one thread at a time.
  */
 int bpi_magazine_fill(struct index_nodes *, struct node_magazine *);
 void bpi_magazine_drain(struct index_nodes *, struct node_magazine *);
