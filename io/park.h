@@ -12,15 +12,16 @@
  * Why one word: each of the questions below depends on two of its parts, and a single read-modify-write puts the two
  * sides in an order. Whoever comes second sees the first, so no wake-up falls between looking and sleeping:
  *
- *   leader leaves:   clears itself, sees parked and no other leader -> moves seq on and wakes one, which takes over.
+ *   leader leaves:   clears itself, sees parked and no other leader -> moves seq on and wakes one, to take over.
  *   thread parks:    reads seq, adds itself, then looks: no leader -> does not sleep but leads. If there was one
  *                    still, the last one's leaving comes later, sees the parked, and moves seq on after seq was
  *                    read: the futex refuses to sleep, or the sleeper is woken.
- *   parked returns:  it may be the one that was woken to take over, and not want to. It takes itself out, and if
- *                    it sees no leader and others parked, it wakes the next one. So at any time, if somebody sleeps
- *                    parked with requests in flight, there is a leader or a thread that was woken and has yet to look.
- *   submit:          adds to the requests in flight; sees parked and no leader (they had nothing to sleep for in the
- *                    kernel) -> wakes one. A thread that parks after that sees the request and leads.
+ *   parked wakes:    it may be the one that is to take over, and have no use for it. So it becomes a leader first
+ *                    if there is a place, looks then, and its leaving wakes the next one. So at any time, if
+ *                    somebody sleeps parked with requests in flight, there is a leader or a thread that was woken
+ *                    to become one.
+ *   submit:          adds to the requests in flight; sees parked and no leader (they had nothing to sleep for in
+ *                    the kernel) -> wakes one. A thread that parks after that sees the request and leads.
  *   announce(word):  the word was stored before; a read-modify-write that changes nothing. Sees parked -> moves
  *                    seq on and wakes those with that word's bit; sees a leader that waits for it -> has it
  *                    kicked. Who parks or leads after that reads the new word and does not sleep.
@@ -110,13 +111,6 @@ static inline void park_leave(struct park *p, uint64_t place)
     uint64_t before = atomic_fetch_and_explicit(&p->state, ~(PARK_LEADER * place), memory_order_acq_rel);
 
     if (park_orphaned(before & ~(PARK_LEADER * place)))
-        bpi_park_wake(p, PARK_BITS_ALL, 1);
-}
-
-/* A thread that was parked goes its own way: see that somebody leads. */
-static inline void park_pass_on(struct park *p)
-{
-    if (park_orphaned(park_state(p)))
         bpi_park_wake(p, PARK_BITS_ALL, 1);
 }
 

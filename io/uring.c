@@ -288,8 +288,7 @@ static bool refused(int rc)
     return rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM;
 }
 
-/* Start what is queued; waits a little for a kernel without room. 0 or a negative errno. Never sleeps for completions.
- */
+/* Start what is queued; naps while the kernel has no room. 0 or a negative errno. Does not wait for completions. */
 static int queue_start(struct uring *u)
 {
     int rc = 0;
@@ -366,6 +365,7 @@ static int uring_submit(struct io_channel *ch, struct io_request *const request[
     back = queue_withdraw(u, request, n, NULL);
     pthread_mutex_unlock(&u->queue_lock);
     park_reaped(&u->park, back);
+    uring_flush(ch); /* what is left is others'; some of our count may have been for theirs */
     return back == n ? rc : (int)(n - back);
 }
 
@@ -583,7 +583,6 @@ static int uring_wait_until(struct io_channel *ch, unsigned want, uint64_t timeo
     struct uring *u = uring_of(ch);
     struct sleep s = {
         .until = until, .want = want, .reapings = atomic_load_explicit(&u->reapings, memory_order_relaxed)};
-    bool parked = false;
     uint64_t place;
     int rc;
 
@@ -595,15 +594,11 @@ static int uring_wait_until(struct io_channel *ch, unsigned want, uint64_t timeo
         place = park_lead(&u->park, until ? until->word : NULL);
         if (place) {
             rc = sleep_in_kernel(u, &s);
-            park_leave(&u->park, place); /* also sees to those parked */
-            parked = false;
+            park_leave(&u->park, place);
         } else {
             rc = sleep_parked(u, &s);
-            parked = true;
         }
-    } while (rc == LOOK_AGAIN);
-    if (parked)
-        park_pass_on(&u->park);
+    } while (rc == LOOK_AGAIN); /* lead if there is a place, before anything else: see io/park.h, "parked wakes" */
     return rc;
 }
 

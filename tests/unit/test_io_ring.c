@@ -262,6 +262,30 @@ Test(io_ring, leadership_is_handed_over)
     cr_assert_eq(io->close(ch), 0);
 }
 
+/* The parked thread that is woken to take over has no need to: it must wake another. */
+Test(io_ring, taking_over_is_passed_on)
+{
+    struct io_channel *ch = channel(4, 0);
+    _Atomic uint64_t word[4] = {0};
+    struct waiter w[4];
+    struct pending p;
+
+    pending_start(&p, ch);
+    for (unsigned i = 0; i < 4; i++) /* two lead, two are parked */
+        waiter_start(&w[i], ch, &word[i]);
+    atomic_store(&word[2], 1); /* not announced: it learns of it when it is woken for another reason */
+    for (unsigned i = 0; i < 2; i++) {
+        tell(ch, &word[i]);
+        expect_return(&w[i]);
+    }
+    expect_return(&w[2]); /* the one that has been parked the longest is woken first */
+    pending_answer(&p);
+    expect_return(&w[3]); /* it is in the kernel now, or it would not see this */
+    cr_expect_eq(wait_job(io, ch, &p.job, 10 * SECOND), 0);
+    pending_end(&p);
+    cr_assert_eq(io->close(ch), 0);
+}
+
 /* A thread that waits for a word before its read is even submitted sees it through. */
 Test(io_ring, a_submission_finds_a_leader)
 {
@@ -288,30 +312,37 @@ Test(io_ring, a_submission_finds_a_leader)
     cr_assert_eq(io->close(ch), 0);
 }
 
-/* Without a word: returns when somebody else reaped. */
+/*
+ * Without a word: returns when somebody else reaped. Both places in the kernel are taken; we submitted, so the
+ * completion is posted when our write returns, and it is reaped before those in the kernel have come to look.
+ */
 Test(io_ring, reaping_wakes_who_waits_for_anything)
 {
     struct io_channel *ch = channel(4, 0);
-    _Atomic uint64_t word = 0;
+    _Atomic uint64_t word[2] = {0};
     struct pending p[2];
-    struct waiter leader;
+    struct waiter leader[2];
     struct waiter any[2];
 
     pending_start(&p[0], ch);
     pending_start(&p[1], ch);
-    waiter_start(&leader, ch, &word);
-    waiter_start(&any[0], ch, NULL);
-    waiter_start(&any[1], ch, NULL);
+    for (unsigned i = 0; i < 2; i++)
+        waiter_start(&leader[i], ch, &word[i]);
+    for (unsigned i = 0; i < 2; i++)
+        waiter_start(&any[i], ch, NULL);
     pending_answer(&p[0]);
-    expect_return(&leader);
     while (!job_done(&p[0].job))
         reap_jobs(io, ch);
     expect_return(&any[0]);
     expect_return(&any[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        tell(ch, &word[i]);
+        expect_return(&leader[i]);
+    }
     pending_answer(&p[1]);
     cr_expect_eq(wait_job(io, ch, &p[1].job, 10 * SECOND), 0);
-    pending_end(&p[0]);
-    pending_end(&p[1]);
+    for (unsigned i = 0; i < 2; i++)
+        pending_end(&p[i]);
     cr_assert_eq(io->close(ch), 0);
 }
 
