@@ -18,7 +18,7 @@ exec </dev/null
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 size=1G memory='' port=0 keep=0
-seconds=8     # wanted for each measurement
+seconds=6     # wanted for each measurement
 ranges=200    # ranges asked of scan-server
 range_bytes=$((1 << 20))
 clients=50
@@ -87,7 +87,8 @@ trap 'exit 143' TERM
 start() {
     local name=$1 address
     shift
-    "$bin/$name" "$@" >"$work/$name.out" 2>"$work/$name.err" &
+    : >"$work/$name.out" # it is read from before the new process gets to open it
+    "$bin/$name" "$@" >>"$work/$name.out" 2>"$work/$name.err" &
     pid[$name]=$!
     for ((i = 0; i < 200; i++)); do
         address=$(sed -n 's/^listening on //p' "$work/$name.out")
