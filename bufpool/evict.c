@@ -118,10 +118,29 @@ static uint32_t extent_left(uint32_t f, uint64_t seen)
 
 /* ---- a window of the clock ---- */
 
+/* The pages that are about to go lie anywhere in their indexes: ask for all of them before the first is needed. */
+static void prefetch_cold(const struct hunt *h, uint32_t from, uint32_t to)
+{
+    bp_pool *pool = h->s->pool;
+
+    for (uint32_t f = from; f < to; f++) {
+        uint64_t seen = frame_load(&pool->frame[f]);
+        uint64_t id = frame_id(&pool->frame[f]);
+        bp_file *file;
+
+        if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS | FRAME_HEAT)) != FRAME_BOUND)
+            continue;
+        file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
+        if (file)
+            bpi_index_prefetch(&file->index, id & FRAME_ID_PAGE);
+    }
+}
+
 static void sweep_pages(struct hunt *h, uint32_t from, uint32_t to)
 {
     struct frame *frame = h->s->pool->frame;
 
+    prefetch_cold(h, from, to);
     for (uint32_t f = from; f < to;) {
         uint64_t seen = frame_load(&frame[f]);
 

@@ -26,6 +26,8 @@
 #define RETRIES_MAX   32      /* of one read, without progress: EAGAIN, EINTR, less than the device can build on */
 #define PIECES_MAX    8192    /* of one read */
 #define STALE_MAX     1000000 /* looks at a translation that moves under us, before giving up */
+#define START_EVERY   16u     /* misses of a batch that are submitted together */
+#define PREFETCH      8u      /* pages of a batch whose index lines are asked for ahead */
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
 #define ABANDONED     (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */
 
@@ -609,19 +611,26 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
                  struct bp_ref ref[])
 {
     uint64_t deadline_ns = bpi_now_ns() + s->pool->wait_ns;
+    unsigned joined = 0;
     unsigned i = 0;
     int rc = 0;
 
     if (mode != BP_SHARED && mode != BP_EXCLUSIVE)
         return bpi_session_fail(s, -EINVAL, "mode %d is neither BP_SHARED nor BP_EXCLUSIVE", (int)mode);
+    for (unsigned k = 0; n > 1 && k < n && k < PREFETCH; k++)
+        bpi_index_prefetch(&file->index, page[k]);
     while (i < n) {
         struct target t;
 
+        if (i + PREFETCH < n)
+            bpi_index_prefetch(&file->index, page[i + PREFETCH]);
         rc = bpi_step(s, file, page[i], mode, &t);
         if (rc == STEP_PINNED) {
             ref_fill(s, file, page[i], mode, &t, &ref[i]);
             i++;
         } else if (rc == STEP_JOINED) {
+            if (++joined % START_EVERY == 0 && s->channel) /* let the device begin while we prepare the rest */
+                s->channel->ops->flush(s->channel->io);
             ref[i].mode = REF_JOINED;
             ref[i].frame = t.head;
             ref[i].bytes = t.frame - t.head;

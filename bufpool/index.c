@@ -81,6 +81,18 @@ index_entry bpi_index_load_any(const struct index *x, uint64_t page)
     return index_walk(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
 }
 
+void bpi_index_prefetch(const struct index *x, uint64_t page)
+{
+    const _Atomic index_entry *slot = bpi_index_slot(x, page);
+    uint32_t node;
+
+    if (!slot)
+        return;
+    node = (uint32_t)((slot - x->nodes->slot[0]) / (ptrdiff_t)INDEX_SLOTS);
+    __builtin_prefetch((const void *)slot, 1, 3);
+    __builtin_prefetch(&x->nodes->head[node], 1, 3);
+}
+
 /* ---- the list of nodes that hold only shadows ---- */
 
 static void list_add(struct index *x, uint32_t node)

@@ -330,6 +330,12 @@ static inline const _Atomic index_entry *bpi_index_slot(const struct index *x, u
     return index_walk(x, page, &slot, &e) ? slot : NULL;
 }
 
+/*
+ * Bring what an insert or an erase of this page will touch last, its slot and the head of its node, towards the cache.
+ * For callers that know several pages ahead; any thread, no lock.
+ */
+void bpi_index_prefetch(const struct index *, uint64_t page);
+
 /* What an insert met. */
 struct index_insert {
     index_entry shadow; /* 0: newest shadow replaced or split, ENTRY_NONE if none */
