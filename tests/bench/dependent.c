@@ -57,6 +57,8 @@ static int walk_table_shared(struct bench_thread *t, uint64_t ops)
 static int walk_read(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
+    bp_session *session = t->session;
+    bp_file *file = r->file;
     uint64_t page = t->page;
 
     while (ops--) {
@@ -64,7 +66,7 @@ static int walk_read(struct bench_thread *t, uint64_t ops)
         uint64_t next;
 
         do {
-            int rc = bp_read(t->session, r->file, page, &view);
+            int rc = bp_read(session, file, page, &view);
 
             if (unlikely(rc))
                 return rc;
@@ -79,6 +81,8 @@ static int walk_read(struct bench_thread *t, uint64_t ops)
 static int walk_hinted(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
+    bp_session *session = t->session;
+    bp_file *file = r->file;
     uint64_t page = t->page;
     struct bp_hint hint = r->hint[page];
 
@@ -88,7 +92,7 @@ static int walk_hinted(struct bench_thread *t, uint64_t ops)
         uint64_t next;
 
         do {
-            int rc = bp_read_hinted(t->session, r->file, page, &hint, &view);
+            int rc = bp_read_hinted(session, file, page, &hint, &view);
 
             if (unlikely(rc))
                 return rc;
@@ -105,11 +109,13 @@ static int walk_hinted(struct bench_thread *t, uint64_t ops)
 static int walk_get(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
+    bp_session *session = t->session;
+    bp_file *file = r->file;
     uint64_t page = t->page;
 
     while (ops--) {
         struct bp_ref ref;
-        int rc = bp_get(t->session, r->file, page, BP_SHARED, &ref);
+        int rc = bp_get(session, file, page, BP_SHARED, &ref);
 
         if (unlikely(rc))
             return rc;

@@ -12,11 +12,12 @@ static int hit_array(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
     const char *base = r->base;
+    uint64_t pages = r->pages;
     uint64_t random = t->random;
     uint64_t sum = 0;
 
     while (ops--)
-        sum += bench_word(base + (bench_random_page(&random, r->pages) << BP_PAGE_SHIFT));
+        sum += bench_word(base + (bench_random_page(&random, pages) << BP_PAGE_SHIFT));
     t->random = random;
     t->sum += sum;
     return 0;
@@ -63,16 +64,19 @@ static int hit_table_shared(struct bench_thread *t, uint64_t ops)
 static int hit_read(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
+    bp_session *session = t->session;
+    bp_file *file = r->file;
+    uint64_t pages = r->pages;
     uint64_t random = t->random;
     uint64_t sum = 0;
 
     while (ops--) {
-        uint64_t page = bench_random_page(&random, r->pages);
+        uint64_t page = bench_random_page(&random, pages);
         struct bp_view view;
         uint64_t word;
 
         do {
-            int rc = bp_read(t->session, r->file, page, &view);
+            int rc = bp_read(session, file, page, &view);
 
             if (unlikely(rc))
                 return rc;
@@ -88,17 +92,20 @@ static int hit_read(struct bench_thread *t, uint64_t ops)
 static int hit_hinted(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
+    bp_session *session = t->session;
+    bp_file *file = r->file;
+    uint64_t pages = r->pages;
     uint64_t random = t->random;
     uint64_t sum = 0;
 
     while (ops--) {
-        uint64_t page = bench_random_page(&random, r->pages);
+        uint64_t page = bench_random_page(&random, pages);
         struct bp_hint hint = r->hint[page];
         struct bp_view view;
         uint64_t word;
 
         do {
-            int rc = bp_read_hinted(t->session, r->file, page, &hint, &view);
+            int rc = bp_read_hinted(session, file, page, &hint, &view);
 
             if (unlikely(rc))
                 return rc;
@@ -114,12 +121,15 @@ static int hit_hinted(struct bench_thread *t, uint64_t ops)
 static int hit_get(struct bench_thread *t, uint64_t ops)
 {
     const struct resident *r = t->fixture;
+    bp_session *session = t->session;
+    bp_file *file = r->file;
+    uint64_t pages = r->pages;
     uint64_t random = t->random;
     uint64_t sum = 0;
 
     while (ops--) {
         struct bp_ref ref;
-        int rc = bp_get(t->session, r->file, bench_random_page(&random, r->pages), BP_SHARED, &ref);
+        int rc = bp_get(session, file, bench_random_page(&random, pages), BP_SHARED, &ref);
 
         if (unlikely(rc))
             return rc;
