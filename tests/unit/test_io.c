@@ -537,6 +537,57 @@ Test(io, background_needs_nobody)
     munmap(to, 16 * 4096);
 }
 
+struct word_waiter {
+    const struct io_ops *io;
+    struct io_channel *ch;
+    _Atomic uint64_t word;
+    _Atomic int rc; /* 1: still waiting */
+};
+
+static void *wait_for_word(void *arg)
+{
+    struct word_waiter *w = arg;
+    struct io_until until = {.word = &w->word, .mask = 1, .equals = 0};
+
+    atomic_store(&w->rc, w->io->wait_until(w->ch, 1, 60 * SECOND, &until));
+    return NULL;
+}
+
+/* Nothing is in flight (any more), and the outcome is announced. */
+Test(io, announcements_without_reads)
+{
+    FOR_EACH_BACK_END(io)
+    {
+        struct word_waiter w[3];
+        pthread_t thread[3];
+        struct io_channel *ch = channel(io, 4);
+
+        for (unsigned i = 0; i < 3; i++) {
+            w[i].io = io;
+            w[i].ch = ch;
+            atomic_store(&w[i].word, 0);
+            atomic_store(&w[i].rc, 1);
+            cr_assert_eq(pthread_create(&thread[i], NULL, wait_for_word, &w[i]), 0);
+        }
+        sleep_ms(60);
+        for (unsigned i = 3; i-- > 0;) {
+            cr_expect_eq(atomic_load(&w[i].rc), 1, "%s", io->name);
+            atomic_store(&w[i].word, 2); /* not what it waits for */
+            io->announce(ch, &w[i].word);
+            sleep_ms(10);
+            cr_expect_eq(atomic_load(&w[i].rc), 1, "%s", io->name);
+            atomic_store(&w[i].word, 3);
+            io->announce(ch, &w[i].word);
+            for (uint64_t end = clock_ns() + 10 * SECOND; atomic_load(&w[i].rc) == 1 && clock_ns() < end;)
+                sleep_ms(1);
+            cr_expect_eq(atomic_load(&w[i].rc), 0, "%s", io->name);
+        }
+        for (unsigned i = 0; i < 3; i++)
+            pthread_join(thread[i], NULL);
+        cr_assert_eq(io->close(ch), 0);
+    }
+}
+
 /* ---- signals ----------------------------------------------------------------------------------------- */
 
 static _Atomic unsigned alarms;
@@ -568,4 +619,81 @@ Test(io, signals_lose_nothing)
     }
     cr_expect_gt(alarms, 100);
     bpi_io_file_close(&file);
+}
+
+/* Signals that a thread of this process has blocked, as /proc tells: one bit each. */
+static unsigned long long blocked_signals(int tid)
+{
+    char path[PATH_MAX];
+    char line[200];
+    unsigned long long mask = 0;
+    FILE *status;
+
+    snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
+    status = fopen(path, "re");
+    while (status && fgets(line, sizeof(line), status))
+        if (sscanf(line, "SigBlk: %llx", &mask) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return mask;
+}
+
+/* Threads of this process; their numbers go to tid, 64 at most. */
+static unsigned threads_now(int tid[64])
+{
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *entry;
+    unsigned n = 0;
+
+    while (dir && n < 64 && (entry = readdir(dir)))
+        if (entry->d_name[0] != '.')
+            tid[n++] = atoi(entry->d_name);
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+/* The host's handlers never run on the threads of the library, and there are none before they are needed. */
+Test(io, workers_take_no_signals)
+{
+    const struct io_ops *io = &bpi_io_psync;
+    int before[64]; /* the test framework has some */
+    int after[64];
+    unsigned count = threads_now(before);
+    struct io_channel *ch = channel(io, 4);
+    struct io_file file;
+    struct job job[4];
+    struct io_request *request[4];
+    struct io_request *done[4];
+    char *to = pages(4 * 4096);
+    unsigned workers = 0;
+    unsigned n = 0;
+
+    cr_assert_eq(open_file(&file, FILE_BYTES, IO_DIRECT_TRY), 0);
+    set_jobs(job, request, 4, &file, to);
+    cr_assert_eq(io->submit(ch, request, 2, 0), 2);
+    cr_expect_eq(threads_now(after), count);
+    cr_assert_eq(io->submit(ch, request + 2, 2, IO_BACKGROUND), 2);
+    /* every thread begins with all signals blocked: look when these two have got to work */
+    for (uint64_t end = clock_ns() + 10 * SECOND; n < 2 && clock_ns() < end; sched_yield())
+        n += io->reap(ch, done, 4);
+    cr_expect_eq(n, 2);
+    sleep_ms(20);
+    for (unsigned i = threads_now(after); i-- > 0;) {
+        bool old = false;
+
+        for (unsigned k = 0; k < count; k++)
+            old = old || before[k] == after[i];
+        if (old)
+            continue;
+        workers++;
+        cr_expect(blocked_signals(after[i]) & 1ull << (SIGALRM - 1));
+        cr_expect(blocked_signals(after[i]) & 1ull << (SIGTERM - 1));
+    }
+    cr_expect(workers >= 1 && workers <= 4, "%u workers", workers);
+    cr_assert_eq(io->close(ch), 0);
+    cr_expect_eq(threads_now(after), count, "they are gone");
+    bpi_io_file_close(&file);
+    munmap(to, 4 * 4096);
 }
