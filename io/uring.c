@@ -45,7 +45,7 @@
 #define BATCH_MAX      8u /* completions slept through: more saves little, and others' may be among them */
 #define REFUSED_MAX    8u /* tries when the kernel has no room: 20 us, 40 us, ... apart, 5 ms in all */
 #define REFUSED_NS     20000u
-#define BARRED_NS      1000000u /* between looks where the kernel no longer lets us sleep: completions come all the same */
+#define BARRED_NS      1000000u /* between looks where the kernel bars us from sleeping: completions still come */
 
 struct request_list {
     struct io_request *first, **last;
