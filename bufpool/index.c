@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "bufpool/index.h"
 #include "bufpool/nodes.h"
@@ -59,17 +60,31 @@ static index_entry entry_of_node(uint32_t node)
     return node << 2 | ENTRY_NODE;
 }
 
+/* As many entries as there can be nodes: a thousandth of the pool at the most, and only what is touched counts. */
+static size_t leaf_bytes(const struct index *x)
+{
+    return ((size_t)x->nodes->limit + 1) * sizeof(*x->leaf);
+}
+
 void bpi_index_init(struct index *x, struct index_nodes *nodes)
 {
     memset(x, 0, sizeof(*x));
     x->nodes = nodes;
     x->map = nodes->map;
     x->oldest = x->newest = NODE_NONE;
+    x->leaf = mmap(NULL, leaf_bytes(x), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (x->leaf == MAP_FAILED)
+        x->leaf = NULL;
+    else
+        madvise((void *)x->leaf, leaf_bytes(x), MADV_DONTFORK);
+    x->leaf_pages = x->leaf ? (uint64_t)(x->nodes->limit + 1) * INDEX_SLOTS : 0;
     pthread_mutex_init(&x->lock, NULL);
 }
 
 void bpi_index_destroy(struct index *x)
 {
+    if (x->leaf)
+        munmap((void *)x->leaf, leaf_bytes(x));
     pthread_mutex_destroy(&x->lock);
 }
 
@@ -500,6 +515,8 @@ int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t fr
     if (!rc) {
         row_store(x, &row, entry_of_frame(frame), 4u << row.shift);
         x->live++;
+        if (row.shift == 0 && page < x->leaf_pages)
+            atomic_store_explicit(&x->leaf[page >> INDEX_SHIFT], entry_of_node(row.node), memory_order_release);
         if (m->count != had) /* a shadow that needed the top was perhaps split */
             shrink(x);
     } else {
@@ -597,6 +614,8 @@ void bpi_index_clear(struct index *x)
     assert(x->live == 0);
     root = root_load(x);
     root_store(x, ENTRY_NONE, 0);
+    if (x->leaf)
+        madvise((void *)x->leaf, leaf_bytes(x), MADV_DONTNEED);
     if (entry_is_node(index_root_entry(root)))
         subtree_drop(x, entry_number(index_root_entry(root)));
     pthread_mutex_unlock(&x->lock);

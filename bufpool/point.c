@@ -134,11 +134,9 @@ static __attribute__((noinline)) int read_any(bp_session *s, bp_file *file, uint
 /* What is not inlined is called last: the hit saves no registers. */
 int bp_read(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
 {
-    index_entry e;
-
     if (bpi_forked(s))
         return BP_FORKED;
-    if (likely(index_load_usual(&file->index, page, &e)) && likely(read_hot(s, file, page, frame_in(s, e), view)))
+    if (likely(read_hot(s, file, page, frame_in(s, index_guess(&file->index, page)), view)))
         return 0;
     return read_any(s, file, page, view);
 }
@@ -187,7 +185,7 @@ static void prefetch_group(const bp_session *s, const bp_file *file, const uint6
     const _Atomic index_entry *slot[READ_GROUP];
 
     for (unsigned i = 0; i < n; i++) {
-        slot[i] = bpi_index_slot(&file->index, page[i]);
+        slot[i] = index_guess_slot(&file->index, page[i]);
         __builtin_prefetch((const void *)slot[i], 0, 3);
     }
     for (unsigned i = 0; i < n; i++) {
@@ -244,7 +242,8 @@ int bp_read_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
             uint64_t seen;
 
             v->data = NULL;
-            if (frame[i] == FRAME_NONE || !plain_hit(&s->frame[frame[i]], file, page[first + i], &seen))
+            if (unlikely(frame[i] == FRAME_NONE) ||
+                unlikely(!plain_hit(&s->frame[frame[i]], file, page[first + i], &seen)))
                 continue;
             frame_warm(&s->frame[frame[i]], seen);
             view_fill(v, frame_data(s, frame[i]), &s->frame[frame[i]], seen);
@@ -265,6 +264,35 @@ static inline bool latch_from(struct frame *f, uint64_t seen, enum bp_mode mode)
     if (mode == BP_SHARED)
         return frame_pin_from(f, seen);
     return !(seen & FRAME_PINS) && frame_lock_from(f, seen);
+}
+
+/* Refs of one hot page each are taken and filled in without looking at order, heat and number of pins one by one. */
+#define PINS_HALF ((FRAME_PINS + FRAME_PIN) / 2 & FRAME_PINS)
+#define HOT_MASK  (PLAIN_MASK | FRAME_HEAT | FRAME_ORDER | PINS_HALF)
+
+static inline __attribute__((always_inline)) bool get_hot(bp_session *s, bp_file *file, uint64_t page, uint32_t frame,
+                                                          struct bp_ref *ref)
+{
+    struct frame *f = s->frame + frame;
+    uint64_t seen;
+
+    if (unlikely(frame == FRAME_NONE))
+        return false;
+    seen = frame_load(f);
+    if (unlikely((seen & HOT_MASK) != (FRAME_BOUND | FRAME_HEAT)) || unlikely(frame_id(f) != (file->id | page)) ||
+        unlikely(!atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + FRAME_PIN, memory_order_acquire,
+                                                          memory_order_relaxed)))
+        return false;
+    ref->data = frame_data(s, frame);
+    ref->page = page;
+    ref->bytes = BP_PAGE_SIZE;
+    ref->session = s;
+    ref->file = file;
+    ref->frame = frame;
+    ref->mode = BP_SHARED;
+    counter_add(&s->pins, 1);
+    counter_add(&s->count.hits, 1);
+    return true;
 }
 
 /* The hit of bp_get and bp_get_hinted; false: the slow path. */
@@ -293,11 +321,9 @@ static __attribute__((noinline)) int get_any(bp_session *s, bp_file *file, uint6
 
 int bp_get(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
 {
-    index_entry e;
-
     if (bpi_forked(s))
         return BP_FORKED;
-    if (likely(index_load_usual(&file->index, page, &e)) && likely(get_frame(s, file, page, frame_in(s, e), mode, ref)))
+    if (likely(mode == BP_SHARED) && likely(get_hot(s, file, page, frame_in(s, index_guess(&file->index, page)), ref)))
         return 0;
     return get_any(s, file, page, mode, ref);
 }
@@ -324,9 +350,28 @@ int bp_get_hinted(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode
 
 int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode, struct bp_ref ref[])
 {
+    unsigned done = 0;
+    int rc = 0;
+
     if (bpi_forked(s))
         return BP_FORKED;
-    return n ? bpi_get_slow(s, file, page, n, mode, ref) : 0;
+    while (mode == BP_SHARED && done < n) {
+        unsigned count = n - done < READ_GROUP ? n - done : READ_GROUP;
+        uint32_t frame[READ_GROUP];
+        unsigned i = 0;
+
+        prefetch_group(s, file, page + done, count, frame);
+        while (i < count && get_hot(s, file, page[done + i], frame[i], &ref[done + i]))
+            i++;
+        done += i;
+        if (i < count)
+            break;
+    }
+    if (done < n) /* the rest in one piece: every miss in one submission */
+        rc = bpi_get_slow(s, file, page + done, n - done, mode, ref + done);
+    if (rc)
+        bp_put_many(ref, done);
+    return rc;
 }
 
 /* Somebody waits for this latch, or for any frame. */
