@@ -218,8 +218,7 @@ static void part_arrived(struct serve_conn *conn, struct part *part, const struc
     conn->out.ready++;
 }
 
-/* Take pins back from clients that do not read. true: there is a pin to be had. */
-static bool reclaim(struct serve_worker *worker)
+bool replies_reclaim(struct serve_worker *worker)
 {
     struct serve_conn *conn, *next;
 
@@ -238,7 +237,7 @@ static bool part_ask(struct serve_conn *conn, struct part *part, uint32_t sequen
     struct bp_ref ref;
     int code;
 
-    if (worker->limited || (worker->pins >= worker->pins_max && !reclaim(worker))) {
+    if (worker->limited || (worker->pins >= worker->pins_max && !replies_reclaim(worker))) {
         wait_for_pin(conn);
         return false;
     }

@@ -100,6 +100,9 @@ void replies_completed(struct serve_worker *, const struct bp_event *);
 /* Give pins back, keeping what is needed to go on later. */
 void replies_release(struct serve_conn *);
 
+/* Take pins back from clients that do not read, if there are no others. true: there is one to be had. */
+bool replies_reclaim(struct serve_worker *);
+
 /* Give everything back; reads under way are orphaned. */
 void replies_drop(struct serve_conn *);
 

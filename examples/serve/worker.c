@@ -23,7 +23,7 @@
 #define POLL_EVENTS      64u
 #define POLL_ROUNDS      16u /* of POLL_EVENTS answers each, before sockets get their turn */
 #define RUN_ROUNDS       4u  /* run and poll, before sockets get their turn */
-#define STEPS_MAX        4u  /* of one connection, before others get their turn */
+#define LINGER_STEPS     4u  /* SERVE_SCRATCH_BYTES each, before others get their turn */
 #define TICK_MS          1000
 #define TICK_STOPPING_MS 50
 #define IDLE_MS          2000    /* without bytes: memory is given back */
@@ -192,7 +192,7 @@ static void linger(struct serve_conn *conn)
         }
         conn->readable = true;
     }
-    for (unsigned i = 0; i < STEPS_MAX && conn->readable; i++)
+    for (unsigned i = 0; i < LINGER_STEPS && conn->readable; i++)
         serve_receive(conn, SERVE_SCRATCH_BYTES);
     if (conn->eof)
         serve_end(conn);
@@ -200,50 +200,54 @@ static void linger(struct serve_conn *conn)
         serve_run_later(conn);
 }
 
-/* One turn of one connection: look at requests, ask for pages, send. true: go on at once. */
-static bool run_turn(struct serve_conn *conn)
+/* First half of a turn: look at requests and ask for pages. */
+static enum serve_step look(struct serve_conn *conn)
 {
-    enum serve_step step = STEP_FULL;
-    size_t sent = 0;
+    enum serve_step found = STEP_FULL;
 
+    if (conn->ending == ENDING_LINGER) {
+        linger(conn);
+        return STEP_IDLE;
+    }
     if (conn->ending == ENDING_NO && !conn->blocked) {
-        step = conn->worker->server->app->step(conn);
-        if (step == STEP_IDLE && (conn->eof || conn->worker->stopping))
+        found = conn->worker->server->app->step(conn);
+        if (found == STEP_IDLE && (conn->eof || conn->worker->stopping))
             serve_end_after_flush(conn);
     }
     if (conn->ending != ENDING_DEAD)
         replies_start(conn);
-    if (conn->ending == ENDING_DEAD)
-        return false;
+    return found;
+}
+
+/* Second half: send. Whoever can go on has another turn. */
+static void answer(struct serve_conn *conn, enum serve_step found)
+{
+    bool more = found == STEP_MORE;
+    size_t sent = 0;
+
+    if (conn->ending == ENDING_LINGER || conn->ending == ENDING_DEAD)
+        return;
     switch (replies_flush(conn, &sent)) {
     case FLUSH_EMPTY:
         if (conn->ending == ENDING_FLUSH) {
             linger(conn);
-            return false;
+            return;
         }
-        return step == STEP_MORE || (step == STEP_FULL && sent);
+        more |= found == STEP_FULL && sent;
+        break;
     case FLUSH_WAITING:
-        return step == STEP_MORE || (step == STEP_FULL && sent && conn->ending == ENDING_NO);
+        more |= found == STEP_FULL && sent && conn->ending == ENDING_NO;
+        break;
     case FLUSH_MORE:
-        return true;
+        more = true;
+        break;
     case FLUSH_BLOCKED:
     case FLUSH_DEAD:
+        more = false;
         break;
     }
-    return false;
-}
-
-static void run_conn(struct serve_conn *conn)
-{
-    if (conn->ending == ENDING_LINGER) {
-        linger(conn);
-        return;
-    }
-    for (unsigned i = 0; i < STEPS_MAX; i++) {
-        if (!run_turn(conn))
-            return;
-    }
-    serve_run_later(conn);
+    if (more)
+        serve_run_later(conn);
 }
 
 /* Everybody who is on the list now; who is put on it meanwhile has to wait for the next round. */
@@ -255,9 +259,12 @@ static void run_all(struct serve_worker *worker)
     TAILQ_FOREACH(conn, &worker->run, run_link)
     count++;
     while (count-- && (conn = TAILQ_FIRST(&worker->run))) {
+        enum serve_step found;
+
         TAILQ_REMOVE(&worker->run, conn, run_link);
         conn->queued = false;
-        run_conn(conn);
+        found = look(conn);
+        answer(conn, found);
     }
 }
 
@@ -270,9 +277,12 @@ void serve_pin_given_back(struct serve_worker *worker)
 /* As many of those that wait for a pin as there are pins may try again. */
 static void wake_waiting(struct serve_worker *worker)
 {
-    unsigned count = worker->limited ? 0 : worker->pins_max - worker->pins;
     struct serve_conn *conn;
+    unsigned count;
 
+    if (worker->limited || TAILQ_EMPTY(&worker->waiting) || !replies_reclaim(worker))
+        return;
+    count = worker->pins_max - worker->pins;
     while (count-- && (conn = TAILQ_FIRST(&worker->waiting))) {
         TAILQ_REMOVE(&worker->waiting, conn, wait_link);
         conn->waiting = false;
@@ -306,7 +316,9 @@ static void run_and_poll(struct serve_worker *worker)
     for (unsigned round = 0; round < RUN_ROUNDS && n > 0; round++) {
         wake_waiting(worker);
         run_all(worker);
-        n = worker->reading ? poll_session(worker) : 0;
+        /* Also when nothing of ours is under way: the session may have things to do that nobody waits for. */
+        n = worker->reading || worker->signalled ? poll_session(worker) : 0;
+        worker->signalled = false;
     }
     if (n < 0) {
         fprintf(stderr, "%s: the pool failed: %s (%s)\n", worker->server->app->name, bp_session_error(worker->session),
@@ -420,7 +432,9 @@ static int wait_for_events(struct serve_worker *worker)
             if (read(worker->wake_fd, &wakes, sizeof(wakes)) < 0 && errno != EAGAIN)
                 return -errno;
             take_newcomers(worker);
-        } else if (event[i].data.ptr != &worker->session) { /* the session is looked at anyway */
+        } else if (event[i].data.ptr == &worker->session) {
+            worker->signalled = true;
+        } else {
             struct serve_conn *conn = event[i].data.ptr;
 
             if (conn->ending != ENDING_DEAD)

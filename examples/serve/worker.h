@@ -95,6 +95,7 @@ struct serve_worker {
     unsigned pins_max;
     unsigned reading;     /* reads under way */
     bool stopping;        /* no new requests but those that have arrived */
+    bool signalled;       /* the session's descriptor is readable */
     bool limited;         /* the session took no more: wait for an answer first */
     struct reply_op *ops; /* as many as pins */
     struct reply_op *op;  /* unused ones */

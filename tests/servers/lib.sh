@@ -21,9 +21,9 @@ if grep -q -a -E '__(asan|tsan)_init' "$bin/point-server" 2>/dev/null; then
 fi
 
 clean_up() {
-    [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null
+    [ -z "$pid" ] || { kill -9 "$pid" && wait "$pid"; } 2>/dev/null
     # only what this script started itself
-    [ -z "${redis_pid:-}" ] || kill -9 "$redis_pid" 2>/dev/null
+    [ -z "${redis_pid:-}" ] || { kill -9 "$redis_pid" && wait "$redis_pid"; } 2>/dev/null
     rm -rf "$work"
 }
 trap clean_up EXIT
@@ -136,3 +136,13 @@ ask() {
 }
 
 redis() { timeout 20 redis-cli -p "$port" "$@"; }
+
+# at_rest NAME: a server that nobody asks for anything uses no CPU
+at_rest() {
+    local before after
+    sleep 0.3
+    before=$(awk '{ print $14 + $15 }' "/proc/$pid/stat")
+    sleep 1.5
+    after=$(awk '{ print $14 + $15 }' "/proc/$pid/stat")
+    check "$1 at rest: $((after - before)) of 150 ticks of CPU time" test $((after - before)) -lt 40
+}

@@ -58,6 +58,7 @@ ask pages "$data"
 ask order "$data"
 check "redis-benchmark runs" grep -q '"GET"' <(timeout 60 redis-benchmark -p "$port" -t get -n 20000 -P 16 -r 2000 --csv 2>&1)
 same "no client was ended" "0 0" "$(redis INFO stats | tr -d '\r' | sed -n 's/^ended_by_.*://p' | paste -sd' ')"
+at_rest point-server
 stop point-server
 
 # ---- the smallest pool, more asked for at once than it holds ----
@@ -71,6 +72,7 @@ stop point-server
 start point-server --data "$data" --memory 2M --io psync --direct off --huge off --value-bytes 100 --threads 1
 ask pages "$data" 100
 same "STRLEN is --value-bytes" 100 "$(redis STRLEN 1)"
+at_rest point-server
 stop point-server
 
 # ---- a file that changes ----

@@ -117,6 +117,7 @@ check "a slow client: the bytes of the file" cmp -s "$work/slow" "$data"
 wait "${slow[@]}"
 sleep 0.3
 same "nothing stays pinned" 0 "$(get "$url/stats" | sed -n 's/.*"frames_pinned": \([0-9]*\).*/\1/p')"
+at_rest scan-server
 stop scan-server
 
 # ---- the smallest pool; reading by pread; one extent ahead ----

@@ -142,4 +142,7 @@ for command in 'SET 1 x' 'DEL 1' 'APPEND 1 x' 'INCR 1' 'EXPIRE 1 10' 'FLUSHALL' 
     same "$command" "$(timeout 20 redis-cli -p $redis_port $command 2>&1)" "$(timeout 20 redis-cli -p "$port" $command 2>&1)"
 done
 stop point-server
+kill "$redis_pid"
+wait "$redis_pid"
+redis_pid=
 finish
