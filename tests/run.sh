@@ -44,7 +44,7 @@ while [ $# -gt 0 ]; do
 done
 export BP_STRESS_SECONDS=${BP_STRESS_SECONDS:-5}
 
-packages=(gcc g++ clang libclang-rt-14-dev cmake ninja-build pkgconf liburing-dev liburcu-dev libhwloc-dev libcriterion-dev
+packages=(gcc g++ clang llvm libclang-rt-14-dev cmake ninja-build pkgconf liburing-dev liburcu-dev libhwloc-dev libcriterion-dev
     libhiredis-dev libhttp-parser-dev libseccomp-dev zlib1g-dev redis-tools curl)
 
 passed=0 failed=0 skipped=0
@@ -125,6 +125,14 @@ cd "$root" || exit 1
     failed=1
     finish
 }
+
+# redis-server, to compare with, is the same program as redis-check-rdb, which comes with redis-tools. The package
+# redis-server would start a service, which is not for a test to do.
+if ! command -v redis-server >/dev/null && command -v redis-check-rdb >/dev/null; then
+    mkdir -p "$root/build/redis"
+    ln -sf "$(command -v redis-check-rdb)" "$root/build/redis/redis-server"
+    PATH=$PATH:$root/build/redis
+fi
 
 build release "$root/build" && run release "$root/build"
 if [ "$quick" = 0 ]; then
