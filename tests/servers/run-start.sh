@@ -55,7 +55,9 @@ refused 1 "127.0.0.1:$port" scan-server --data "$data" --memory 1M --listen 127.
 stop point-server
 for listen in 0 :0 localhost:0 127.0.0.1:0; do
     start point-server --data "$data" --memory 1M --listen $listen
-    same "--listen $listen" PONG "$(redis PING)"
+    # localhost may be ::1 and nothing else, so the host is asked where the server says that it listens
+    host=$(sed -n 's/^listening on \[\{0,1\}\(.*[^]]\)\]\{0,1\}:[0-9]*$/\1/p' "$work/point-server.out")
+    same "--listen $listen" PONG "$(redis -h "$host" PING)"
     stop point-server
 done
 
