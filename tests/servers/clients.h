@@ -70,6 +70,7 @@ void case_flood(int argc, char **argv);
 void case_deaf(int argc, char **argv);
 void case_half_open(int argc, char **argv);
 void case_timeout(int argc, char **argv);
+void case_fuzz(int argc, char **argv);
 void case_raw(int argc, char **argv);
 
 #endif

@@ -365,3 +365,84 @@ void case_raw(int argc, char **argv)
     fwrite(bytes, 1, count, stdout);
     peer_close(&peer);
 }
+
+/* ---- random bytes ---- */
+
+static const char *const seeds[] = {
+    "*2\r\n$3\r\nGET\r\n$4\r\nk:17\r\n*1\r\n$4\r\nPING\r\nMGET 1 2 3 "
+    "x\r\n*4\r\n$8\r\nGETRANGE\r\n$1\r\n1\r\n$1\r\n0\r\n$2\r\n-1\r\n",
+    "PING\r\nECHO \"a b\" 'c'\r\nCLIENT SETNAME x\r\nCLIENT LIST\r\nCONFIG GET *\r\nINFO\r\nHELLO 2 SETNAME "
+    "y\r\nSELECT 0\r\n",
+    "*3\r\n$7\r\nCOMMAND\r\n$4\r\nDOCS\r\n$3\r\nget\r\n*2\r\n$6\r\nstrlen\r\n$1\r\n1\r\n*-1\r\n*0\r\n$5\r\nhello\r\n:"
+    "1\r\n+OK\r\n-x\r\n",
+    "GET /data HTTP/1.1\r\nHost: a\r\nRange: bytes=10-200\r\nIf-Range: \"x\"\r\n\r\nHEAD /stats HTTP/1.0\r\n\r\n",
+    "POST /data HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: y\r\n\r\nGET /stats "
+    "HTTP/1.1\r\n\r\n",
+    "GET http://h/data?x HTTP/1.1\r\nRange: bytes=-5\r\nConnection: upgrade, keep-alive\r\nUpgrade: h2c\r\n\r\nGET "
+    "/data HTTP/1.1\r\n"
+    "If-None-Match: *\r\nContent-Length: 3\r\n\r\nabcGET /no HTTP/1.1\r\n\r\n",
+};
+
+/* One seed, or two spliced, with some of its bytes changed, lost or doubled. Bytes. */
+static size_t mutate(char *into, size_t room)
+{
+    const char *first = seeds[random_below(6)], *second = seeds[random_below(6)];
+    size_t bytes =
+        (size_t)snprintf(into, room, "%.*s%s", (int)random_below((uint32_t)strlen(first) + 1), first, second);
+
+    for (uint32_t i = random_below(6); i > 0; i--) {
+        size_t at = random_below((uint32_t)bytes), count = random_below(8);
+
+        if (at + count > bytes)
+            count = bytes - at;
+        switch (random_below(4)) {
+        case 0:
+            into[at] = (char)random_below(256);
+            break;
+        case 1:
+            memmove(into + at, into + at + count, bytes - at - count);
+            bytes -= count;
+            break;
+        case 2:
+            if (bytes + count < room) {
+                memmove(into + at + count, into + at, bytes - at);
+                bytes += count;
+            }
+            break;
+        default:
+            into[at] = "0123456789*$\r\n:-"[random_below(16)];
+        }
+        if (!bytes)
+            into[bytes++] = '*';
+    }
+    return bytes;
+}
+
+/* fuzz CONNECTIONS: requests that are almost right. Every connection comes to its end when the client is done sending.
+ */
+void case_fuzz(int argc, char **argv)
+{
+    unsigned connections = (unsigned)atoi(argv[0]), ended = 0, opened = 0;
+    char bytes[2048];
+    struct peer peer;
+
+    (void)argc;
+    for (unsigned i = 0; i < connections && peer_open(&peer); i++) {
+        size_t count = mutate(bytes, sizeof(bytes)), half = random_below((uint32_t)count + 1);
+
+        opened++;
+        peer_send(&peer, bytes, half);
+        if (random_below(4) == 0)
+            usleep(500);
+        peer_send(&peer, bytes + half, count - half);
+        shutdown(peer.fd, SHUT_WR);
+        peer.ended = false;
+        peer_drain(&peer, NULL, (size_t)1 << 30, 10000);
+        ended += peer.ended;
+        peer_close(&peer);
+        if (ended != opened)
+            break;
+    }
+    check(opened == connections && ended == opened, "%u connections with almost right requests, %u came to their end",
+          connections, ended);
+}

@@ -15,6 +15,7 @@ start point-server --data "$data" --memory 4M --threads 2
 ask protocol
 ask flood $pid $limit_kib
 ask half-open "$data"
+ask fuzz 3000
 ask deaf "$data" $deaf $pid $limit_kib
 ask pages "$data"
 same "nothing stays pinned" 0 "$(redis INFO pool | tr -d '\r' | sed -n 's/^pool_frames_pinned://p')"

@@ -94,6 +94,7 @@ same "a path of 2,000 bytes" 414 "$(raw "GET /${long:0:2000} HTTP/1.1\r\n\r\n" |
 same "a body of 1 GB announced" 413 "$(raw 'POST /data HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n' | status_of)"
 same "a body that is forgotten" "405 404" "$(raw 'POST /data HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloGET /no HTTP/1.1\r\nConnection: close\r\n\r\n' | grep -a ^HTTP | cut -d' ' -f2 | paste -sd' ')"
 same "half a request" "" "$(raw 'GET /da')"
+ask fuzz 1000
 
 # ---- slow clients beside fast ones, in bounded memory ----
 for ((i = 0; i < 20; i++)); do
