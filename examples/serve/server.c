@@ -127,7 +127,6 @@ static int open_data(struct serve_server *server)
                                 : bp_strerror(code));
         return -1;
     }
-    report_caps(server);
     return 0;
 }
 
@@ -298,13 +297,16 @@ static int serve(struct serve_server *server)
         fprintf(stderr, "%s: signalfd: %s\n", server->app->name, strerror(errno));
         return 1;
     }
+    if (open_data(server))
+        goto out;
     allow_files(server);
-    if (open_data(server) || open_workers(server) || server->app->ready(server))
+    if (open_workers(server) || server->app->ready(server))
         goto out;
     if (serve_listen(server->options.host, server->options.port, &listen_fd, server->where, why, sizeof(why))) {
         fprintf(stderr, "%s: %s\n", server->app->name, why);
         goto out;
     }
+    report_caps(server);
     if (!start_workers(server)) {
         printf("listening on %s\n", server->where);
         fflush(stdout);
