@@ -387,8 +387,9 @@ BP_API int bp_poll(bp_session *, struct bp_event[], unsigned n, unsigned timeout
 
 /*
  * A descriptor that becomes readable (poll, epoll, level-triggered) when bp_poll has something to do.
- * Owned by the session; do not read from it and do not close it. Created by the first call. A thread that
- * waits in epoll_wait may see EINTR without a signal when the kernel completes a read: wait again.
+ * It may also be readable when nothing comes of the poll (another session's read was completed, say): poll all the
+ * same, or it stays so. Owned by the session; do not read from it and do not close it. Created by the first call. A
+ * thread that waits in epoll_wait may see EINTR without a signal when the kernel completes a read: wait again.
  */
 BP_API int bp_session_fd(bp_session *);
 

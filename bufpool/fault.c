@@ -115,7 +115,8 @@ static void read_failed(struct read *r, int error, bp_session *s, struct counter
     uint32_t head = r->frame;
     uint64_t page = frame_id(&pool->frame[head]) & FRAME_ID_PAGE;
 
-    counter_add(&count->read_errors, 1);
+    if (error != ABANDONED)
+        counter_add(&count->read_errors, 1);
     bpi_index_erase(&r->file->index, page, r->order, head, ENTRY_NONE);
     fail_frame(r, error);
     bpi_read_end(r, s);
@@ -290,7 +291,7 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
     SYNC_POINT("fault:entered");
     note_refault(s, head, &met);
     rc = queue_read(s, file, r);
-    if (rc)
+    if (rc) /* -EAGAIN, ABANDONED: the channel is full; whoever joined looks again, as we do */
         read_failed(r, rc, s, &s->count);
     return rc;
 }
@@ -316,6 +317,10 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
         t->frame = head + (uint32_t)(page & extent_mask(*order));
         t->seen = frame_load(&s->frame[head]);
         return STEP_JOINED;
+    }
+    if (rc == -EAGAIN) {
+        bpi_unpin(s->pool, head);
+        return STEP_READS;
     }
     if (rc != -EEXIST) {
         bpi_unpin(s->pool, head);

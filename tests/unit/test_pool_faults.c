@@ -378,6 +378,45 @@ Test(faults, any_order_any_time)
     data_file_remove(&data);
 }
 
+static void full_channel(const struct io_ops *ops, const struct data_file *data, unsigned refusals)
+{
+    struct fault_plan plan = fault_plan_none(ops);
+    bp_pool *pool;
+    bp_session *s;
+    bp_file *file;
+    struct bp_ref ref;
+    int rc;
+
+    plan.submit_busy_next = refusals;
+    plan.submit_error = -EAGAIN;
+    pool = open_faulty(1 << 20, &plan, 300);
+    s = open_session(pool, "s");
+    file = open_as(pool, data->path, 0, BP_TRY);
+    rc = bp_get(s, file, 7, BP_SHARED, &ref);
+    if (refusals < 100) {
+        cr_assert_eq(rc, 0, "it waits until there is room: %s", bp_session_error(s));
+        cr_assert(data_page_ok(data, 7, ref.data));
+        bp_put(&ref);
+    } else {
+        cr_assert_eq(rc, -EBUSY, "and no longer than until the deadline: %d", rc);
+    }
+    cr_assert_eq(stat_of(pool, "read_errors"), 0);
+    cr_assert_eq(bp_session_close(s), 0);
+    close_all(pool);
+}
+
+Test(faults, a_channel_that_is_full)
+{
+    struct data_file data = data_file_make(100 * 4096);
+
+    EACH_INNER(ops)
+    {
+        full_channel(ops, &data, 5);
+        full_channel(ops, &data, 1u << 31);
+    }
+    data_file_remove(&data);
+}
+
 Test(faults, a_device_that_does_not_answer)
 {
     struct data_file data = data_file_make(1000 * 4096);
