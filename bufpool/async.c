@@ -152,12 +152,15 @@ static void set_timer(bp_session *s, uint64_t ns)
 
     if (s->epoll_fd < 0 || s->timer_ns == ns)
         return;
+    s->timer_due_ns = bpi_now_ns() + ns; /* before it is set: no tick comes earlier than we think */
     timerfd_settime(s->timer_fd, 0, &t, NULL);
     s->timer_ns = ns;
 }
 
-/* Ticking while there is work; the slow tick is only stopped by a tick that finds none, so busy loops make no calls for
- * it. */
+/*
+ * Ticking while there is work; the slow tick is only stopped by a tick that finds none, so busy loops make no calls for
+ * it. A tick is read as soon as it is due: unread, it keeps the descriptor readable, and an event loop spinning.
+ */
 static void adjust_timer(bp_session *s)
 {
     uint64_t ticks;
@@ -166,9 +169,9 @@ static void adjust_timer(bp_session *s)
         set_timer(s, BACKLOG_TICK_NS);
     else if (s->active || s->timer_ns == BACKLOG_TICK_NS)
         set_timer(s, DEADLINE_TICK_NS);
-    if (s->timer_ns && bpi_now_ns() >= s->timer_read_ns + s->timer_ns) {
-        s->timer_read_ns = bpi_now_ns();
-        if (read(s->timer_fd, &ticks, sizeof(ticks)) > 0 && !s->active)
+    if (s->timer_ns && bpi_now_ns() >= s->timer_due_ns && read(s->timer_fd, &ticks, sizeof(ticks)) > 0) {
+        s->timer_due_ns += ticks * s->timer_ns;
+        if (!s->active)
             set_timer(s, 0);
     }
 }

@@ -18,7 +18,7 @@ static int check_file(bp_pool *pool, bp_file *file, struct bp_error *error)
         return -EUCLEAN;
     }
     while (bpi_index_next(&file->index, page, &page, &frame)) {
-        uint32_t head = frame;
+        uint32_t head;
         uint64_t seen;
 
         if (frame >= pool->frames_total) {
@@ -26,11 +26,7 @@ static int check_file(bp_pool *pool, bp_file *file, struct bp_error *error)
                           file->name, frame, pool->frames_total);
             return -EUCLEAN;
         }
-        seen = frame_load(&pool->frame[frame]);
-        if (seen & FRAME_TAIL) {
-            head = frame & ~(uint32_t)extent_mask(frame_order(seen));
-            seen = frame_load(&pool->frame[head]);
-        }
+        head = frame_head(pool->frame, frame, &seen);
         if ((frame_id(&pool->frame[head]) != (file->id | (page & ~extent_mask(frame_order(seen)))) ||
              !(seen & FRAME_BOUND)) &&
             bpi_index_load(&file->index, page) == entry_of_frame(frame)) {

@@ -159,12 +159,7 @@ static void drop_stale_end(bp_file *file, uint64_t page)
 
     if (!entry_is_frame(e) || entry_number(e) >= pool->frames_total)
         return;
-    head = entry_number(e);
-    seen = frame_load(&pool->frame[head]);
-    if (seen & FRAME_TAIL) {
-        head &= ~(uint32_t)extent_mask(frame_order(seen));
-        seen = frame_load(&pool->frame[head]);
-    }
+    head = frame_head(pool->frame, entry_number(e), &seen);
     id = frame_id(&pool->frame[head]);
     if ((seen & (FRAME_EXCL | FRAME_PINS | FRAME_BOUND)) != FRAME_BOUND ||
         id != (file->id | (page & ~extent_mask(frame_order(seen)))) || !frame_lock_from(&pool->frame[head], seen))
@@ -239,13 +234,9 @@ static void help_with(bp_pool *pool, uint32_t head)
 static bool drop_extent(bp_file *file, uint32_t frame)
 {
     bp_pool *pool = file->pool;
-    uint32_t head = frame;
-    uint64_t seen = frame_load(&pool->frame[head]);
+    uint64_t seen;
+    uint32_t head = frame_head(pool->frame, frame, &seen);
 
-    if (seen & FRAME_TAIL) {
-        head &= ~(uint32_t)extent_mask(frame_order(seen));
-        seen = frame_load(&pool->frame[head]);
-    }
     if (seen & FRAME_READING) {
         help_with(pool, head);
         return false;

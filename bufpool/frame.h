@@ -99,6 +99,17 @@ static inline uint64_t frame_load(const struct frame *f)
     return atomic_load_explicit(&f->state, memory_order_acquire);
 }
 
+/* The head of the extent that frame f belongs to, and its word in *seen; f itself if it is free. */
+static inline uint32_t frame_head(const struct frame *frame, uint32_t f, uint64_t *seen)
+{
+    *seen = frame_load(&frame[f]);
+    if (*seen & FRAME_TAIL) {
+        f &= ~((1u << frame_order(*seen)) - 1);
+        *seen = frame_load(&frame[f]);
+    }
+    return f;
+}
+
 /* relaxed: ordered after the state word's acquire load by the caller; proven by the version later */
 static inline uint64_t frame_id(const struct frame *f)
 {

@@ -16,6 +16,7 @@
 
 #include "bufpool/index.h"
 #include "bufpool/nodes.h"
+#include "bufpool/reserve.h"
 #include "bufpool/sync_point.h"
 
 /* Position of a row of slots in a node: where an entry of some order goes. */
@@ -72,11 +73,7 @@ void bpi_index_init(struct index *x, struct index_nodes *nodes)
     x->nodes = nodes;
     x->map = nodes->map;
     x->oldest = x->newest = NODE_NONE;
-    x->leaf = mmap(NULL, leaf_bytes(x), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (x->leaf == MAP_FAILED)
-        x->leaf = NULL;
-    else
-        madvise((void *)x->leaf, leaf_bytes(x), MADV_DONTFORK);
+    x->leaf = reserve_array(leaf_bytes(x), SIZE_MAX);
     x->leaf_pages = x->leaf ? (uint64_t)(x->nodes->limit + 1) * INDEX_SLOTS : 0;
     pthread_mutex_init(&x->lock, NULL);
 }

@@ -15,6 +15,7 @@
 
 #include "bufpool/index.h"
 #include "bufpool/nodes.h"
+#include "bufpool/reserve.h"
 
 /* Smaller arrays stay on 4 KiB pages: a huge page would be more than they need. Bytes. */
 #define HUGE_FROM (32u << 20)
@@ -28,19 +29,6 @@
 
 /* Entries before node 0, so that an entry times 16 is an offset into the map (index.h: index_slot_at). */
 #define MAP_AHEAD ((size_t)ENTRY_NODE * (INDEX_SLOTS / 4))
-
-static void *reserve(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (at == MAP_FAILED)
-        return NULL;
-    /* nested page tables make TLB misses dear, and a walk of an 8 GiB file's index roams over 8 MiB */
-    if (bytes >= HUGE_FROM)
-        madvise(at, bytes, MADV_HUGEPAGE);
-    madvise(at, bytes, MADV_DONTFORK);
-    return at;
-}
 
 static size_t map_bytes(const struct index_nodes *n)
 {
@@ -61,8 +49,8 @@ int bpi_nodes_open(struct index_nodes *n, uint32_t limit)
     n->limit = limit < ENTRY_NUMBER_MAX ? limit : ENTRY_NUMBER_MAX;
     n->fresh = NODE_EMPTY + 1;
     n->free = n->limbo = n->limbo_last = NODE_NONE;
-    map = reserve(map_bytes(n));
-    n->head = reserve(head_bytes(n));
+    map = reserve_array(map_bytes(n), HUGE_FROM);
+    n->head = reserve_array(head_bytes(n), HUGE_FROM);
     if (!map || !n->head) {
         rc = -ENOMEM;
         goto out;

@@ -50,19 +50,12 @@ static inline void view_fill(struct bp_view *view, const void *data, const struc
 uint32_t bpi_examine(const bp_session *s, const bp_file *file, uint64_t page, uint32_t frame, uint32_t *head,
                      uint64_t *seen)
 {
-    struct frame *f = &s->frame[frame];
     uint64_t mask;
 
-    *head = frame;
-    *seen = frame_load(f);
-    if (*seen & FRAME_TAIL) {
-        *head = frame & ~(uint32_t)extent_mask(frame_order(*seen));
-        f = &s->frame[*head];
-        *seen = frame_load(f);
-    }
+    *head = frame_head(s->frame, frame, seen);
     mask = extent_mask(frame_order(*seen));
     if ((*seen & (FRAME_BOUND | FRAME_FAILED)) != FRAME_BOUND || page >= BP_PAGE_MAX ||
-        frame_id(f) != (file->id | (page & ~mask)) || (frame & mask) != (page & mask))
+        frame_id(&s->frame[*head]) != (file->id | (page & ~mask)) || (frame & mask) != (page & mask))
         return FRAME_NONE;
     return frame;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "bufpool/pool.h"
+#include "bufpool/reserve.h"
 
 #define WAIT_MS_DEFAULT         10000u
 #define WAIT_MS_MAX             (3600u * 1000)
@@ -30,18 +31,6 @@
 #define INDEX_BYTES_PER_FRAME 32u
 #define FRAME_BYTES           (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + INDEX_BYTES_PER_FRAME)
 #define NODES_EXTRA           65536u /* blank nodes in sessions' magazines, and upper levels */
-
-static void *reserve(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (at == MAP_FAILED)
-        return NULL;
-    if (bytes >= HUGE_FROM)
-        madvise(at, bytes, MADV_HUGEPAGE);
-    madvise(at, bytes, MADV_DONTFORK);
-    return at;
-}
 
 bool bpi_pool_forked(const bp_pool *pool)
 {
@@ -139,8 +128,8 @@ static int open_memory(bp_pool *pool)
     if (rc)
         return rc;
     pool->base = bpi_frames_base(pool->frames);
-    pool->frame = reserve(frames * sizeof(*pool->frame));
-    pool->cold = reserve(frames * sizeof(*pool->cold));
+    pool->frame = reserve_array(frames * sizeof(*pool->frame), HUGE_FROM);
+    pool->cold = reserve_array(frames * sizeof(*pool->cold), HUGE_FROM);
     if (!pool->frame || !pool->cold)
         return -ENOMEM;
     pool->batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;

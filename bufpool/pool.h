@@ -150,8 +150,8 @@ struct bp_session {
     unsigned active;  /* operations not free */
     unsigned waiting; /* of these, attached to reads or ready */
     uint64_t expiry_check_ns;
-    uint64_t timer_ns;      /* interval it is set to; 0: stopped */
-    uint64_t timer_read_ns; /* when it was last looked at */
+    uint64_t timer_ns;     /* interval it is set to; 0: stopped */
+    uint64_t timer_due_ns; /* its next tick comes then or a little later */
     int epoll_fd, timer_fd;
     _Atomic int event_fd;
     _Atomic bool signaled;                          /* the eventfd was written, or is about to be, and not yet read */

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* Arrays that can grow to their limit and cost only what is touched: descriptors, index nodes, leaves. */
+#ifndef BUFPOOL_RESERVE_H
+#define BUFPOOL_RESERVE_H
+
+#include <stddef.h>
+#include <sys/mman.h>
+
+/*
+ * Zeroed memory, or NULL. On huge pages from huge_from bytes on (SIZE_MAX: never): nested page tables make TLB misses
+ * dear, but a huge page is more than a small pool's whole array. Not inherited by a forked child (R11). Free with
+ * munmap.
+ */
+static inline void *reserve_array(size_t bytes, size_t huge_from)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (at == MAP_FAILED)
+        return NULL;
+    if (bytes >= huge_from)
+        madvise(at, bytes, MADV_HUGEPAGE);
+    madvise(at, bytes, MADV_DONTFORK);
+    return at;
+}
+
+#endif
