@@ -157,11 +157,12 @@ static void without_io_uring(long error)
 {
     struct bp_pool_options o = {0};
     struct bp_cap cap;
+    const char *reason = error != ENOMEM ? "io_uring" : geteuid() ? "RLIMIT_MEMLOCK" : "no memory for a ring";
 
     forbid(SYS_io_uring_setup, (int)error);
     cap = serve_all(&data, o, "io");
     MUST(!strcmp(cap.got, "pread"));
-    MUST(strstr(cap.reason, error == ENOMEM ? "no memory for a ring" : "io_uring") && cap.remedy[0]);
+    MUST(strstr(cap.reason, reason) && cap.remedy[0]);
     o.io = BP_IO_URING;
     MUST(insisting_fails(o, -ENOTSUP, "io_uring was asked for"));
 }
