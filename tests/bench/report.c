@@ -77,9 +77,10 @@ static struct summary summarize(const struct bench_result *r, unsigned v)
     return s;
 }
 
-static double mib_per_second(const struct summary *s)
+/* Of all threads, by the case's clock; an operation is a page. */
+static double mib_per_second(const struct bench_result *r, const struct summary *s)
 {
-    return s->per_second * BP_PAGE_SIZE / (1 << 20);
+    return r->bench->threads * 1e9 / s->ns * BP_PAGE_SIZE / (1 << 20);
 }
 
 /* ---- JSON ---- */
@@ -110,7 +111,7 @@ static void json_line(const struct bench_result *r, unsigned v)
     if (c->rate == BENCH_IOPS)
         printf(",\"iops\":%.0f", s.per_second);
     if (c->rate == BENCH_MIB)
-        printf(",\"mib_per_s\":%.1f", mib_per_second(&s));
+        printf(",\"mib_per_s\":%.1f", mib_per_second(r, &s));
     printf(",\"threads\":%u,\"rounds\":%u,\"bytes\":%llu}\n", b->threads, b->rounds, (unsigned long long)b->bytes);
 }
 
@@ -148,7 +149,7 @@ static void table_line(const struct bench_result *r, unsigned v)
     if (c->rate == BENCH_IOPS)
         printf(" %9.0f", s.per_second);
     if (c->rate == BENCH_MIB)
-        printf(" %9.0f", mib_per_second(&s));
+        printf(" %9.0f", mib_per_second(r, &s));
     if (s.ratio == NO_RATIO)
         printf(" %8s", "-");
     else
