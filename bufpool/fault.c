@@ -26,7 +26,7 @@
 #define RETRIES_MAX   32      /* of one read, without progress: EAGAIN, EINTR, less than the device can build on */
 #define PIECES_MAX    8192    /* of one read */
 #define STALE_MAX     1000000 /* looks at a translation that moves under us, before giving up */
-#define START_EVERY   16u     /* misses of a batch that are submitted together */
+#define START_EVERY   8u      /* misses of a batch that are submitted together */
 #define PREFETCH      8u      /* pages of a batch whose index lines are asked for ahead */
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
 #define ABANDONED     (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */
@@ -634,7 +634,8 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
             ref_fill(s, file, page[i], mode, &t, &ref[i]);
             i++;
         } else if (rc == STEP_JOINED) {
-            if (++joined % START_EVERY == 0 && s->channel) /* let the device begin while we prepare the rest */
+            if (++joined % START_EVERY == 0 && i + 1 < n &&
+                s->channel) /* let the device begin while we prepare the rest */
                 s->channel->ops->flush(s->channel->io);
             ref[i].mode = REF_JOINED;
             ref[i].frame = t.head;

@@ -326,9 +326,12 @@ static inline __attribute__((always_inline)) const _Atomic index_entry *index_gu
 
 static inline __attribute__((always_inline)) index_entry index_guess(const struct index *x, uint64_t page)
 {
-    const _Atomic index_entry *slot = index_guess_slot(x, page);
+    index_entry leaf;
 
-    return __builtin_expect(slot != NULL, 1) ? atomic_load_explicit(slot, memory_order_acquire) : ENTRY_NONE;
+    if (__builtin_expect(page >= x->leaf_pages, 0))
+        return ENTRY_NONE;
+    leaf = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_acquire);
+    return index_down(x->map, index_slots(leaf), page, 0);
 }
 
 /*

@@ -264,6 +264,7 @@ static inline __attribute__((always_inline)) bool get_hot(bp_session *s, bp_file
 
     if (unlikely(frame == FRAME_NONE))
         return false;
+    __builtin_prefetch(frame_data(s, frame), 0, 3); /* loads do not pass the locked instruction below */
     seen = frame_load(f);
     if (unlikely((seen & HOT_MASK) != (FRAME_BOUND | FRAME_HEAT)) || unlikely(frame_id(f) != (file->id | page)) ||
         unlikely(!atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + FRAME_PIN, memory_order_acquire,
@@ -346,6 +347,8 @@ int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
         uint32_t frame[READ_GROUP];
         unsigned i = 0;
 
+        if (frame_in(s, index_guess(&file->index, page[done])) == FRAME_NONE)
+            break; /* a batch of misses, most likely */
         prefetch_group(s, file, page + done, count, frame);
         while (i < count && get_hot(s, file, page[done + i], frame[i], &ref[done + i]))
             i++;
