@@ -16,8 +16,8 @@
 #include "bare_uring.h"
 #include "resident.h"
 
-#define POOL_SHARE    16u /* of the file is the pool */
-#define PAGES_MIN     4096u
+#define POOL_SHARE    16u   /* of the file is the pool */
+#define PAGES_MIN     4096u /* for each thread */
 #define WRITE_BYTES   (4u << 20)
 #define CHECK_PAGES   256u
 #define MISSES_WANTED 0.99 /* of the pool's accesses */
@@ -239,8 +239,9 @@ static int count_pages(const struct bench *b, struct miss *m)
         if (S_ISREG(st.st_mode) && (uint64_t)st.st_size < bytes)
             bytes = (uint64_t)st.st_size;
     }
-    if (bytes >> BP_PAGE_SHIFT < PAGES_MIN)
-        return bench_error("the file has to have 16 MiB");
+    /* the pool must hold what all threads pin at once, and some */
+    if (bytes >> BP_PAGE_SHIFT < (uint64_t)PAGES_MIN * b->threads)
+        return bench_error("the file has to have 16 MiB for each thread");
     for (m->pages = PAGES_MIN; m->pages * 2 <= bytes >> BP_PAGE_SHIFT; m->pages *= 2) {
     }
     m->half = (unsigned)__builtin_ctzll(m->pages) / 2;
