@@ -31,9 +31,18 @@ struct miss {
     struct bp_stats before;
 };
 
+/* A thread's place in the order of pages: threads take turns. */
+struct order {
+    const struct miss *miss;
+    uint64_t at;
+    unsigned step;
+};
+
 struct miss_thread {
     struct bare_uring *bare;
     char *buffer; /* for pread */
+    /* The pool's own: were it shared, a page could come again before the pool has seen all others. */
+    struct order pool_order, bare_order;
 };
 
 /*
@@ -48,22 +57,21 @@ static inline uint64_t page_at(const struct miss *m, uint64_t i)
     return i ^ i >> m->half;
 }
 
-/* Threads take turns in one order; a thread's place is in t->page. */
-static uint64_t next_page(void *ctx)
+static uint64_t next_page(void *order)
 {
-    struct bench_thread *t = ctx;
-    uint64_t i = t->page * t->count + t->number;
+    struct order *o = order;
+    uint64_t page = page_at(o->miss, o->at);
 
-    t->page++;
-    return page_at(t->fixture, i);
+    o->at += o->step;
+    return page;
 }
 
-static unsigned next_pages(struct bench_thread *t, uint64_t page[], uint64_t left, unsigned batch)
+static unsigned next_pages(struct order *o, uint64_t page[], uint64_t left, unsigned batch)
 {
     unsigned n = left < batch ? (unsigned)left : batch;
 
     for (unsigned i = 0; i < n; i++)
-        page[i] = next_page(t);
+        page[i] = next_page(o);
     return n;
 }
 
@@ -71,12 +79,12 @@ static unsigned next_pages(struct bench_thread *t, uint64_t page[], uint64_t lef
 
 static inline int bare_batches(struct bench_thread *t, uint64_t ops, unsigned depth)
 {
-    struct bare_uring *bare = ((struct miss_thread *)t->local)->bare;
+    struct miss_thread *local = t->local;
     uint64_t page[BARE_DEPTH_MAX];
 
     while (ops) {
-        unsigned n = next_pages(t, page, ops, depth);
-        int rc = bare_read(bare, page, n, &t->sum);
+        unsigned n = next_pages(&local->bare_order, page, ops, depth);
+        int rc = bare_read(local->bare, page, n, &t->sum);
 
         if (unlikely(rc))
             return rc;
@@ -88,11 +96,12 @@ static inline int bare_batches(struct bench_thread *t, uint64_t ops, unsigned de
 static inline int many(struct bench_thread *t, uint64_t ops, unsigned depth)
 {
     const struct miss *m = t->fixture;
+    struct miss_thread *local = t->local;
     struct bp_ref ref[BARE_DEPTH_MAX];
     uint64_t page[BARE_DEPTH_MAX];
 
     while (ops) {
-        unsigned n = next_pages(t, page, ops, depth);
+        unsigned n = next_pages(&local->pool_order, page, ops, depth);
         int rc = bp_get_many(t->session, m->file, page, n, BP_SHARED, ref);
 
         if (unlikely(rc))
@@ -126,22 +135,30 @@ static int many_128(struct bench_thread *t, uint64_t ops)
     return many(t, ops, 128);
 }
 
+static inline int window(struct bench_thread *t, uint64_t ops, unsigned depth)
+{
+    struct miss_thread *local = t->local;
+
+    return bare_read_window(local->bare, depth, ops, next_page, &local->bare_order, &t->sum);
+}
+
 static int window_32(struct bench_thread *t, uint64_t ops)
 {
-    return bare_read_window(((struct miss_thread *)t->local)->bare, 32, ops, next_page, t, &t->sum);
+    return window(t, ops, 32);
 }
 static int window_128(struct bench_thread *t, uint64_t ops)
 {
-    return bare_read_window(((struct miss_thread *)t->local)->bare, 128, ops, next_page, t, &t->sum);
+    return window(t, ops, 128);
 }
 
 static int get(struct bench_thread *t, uint64_t ops)
 {
     const struct miss *m = t->fixture;
+    struct miss_thread *local = t->local;
 
     while (ops--) {
         struct bp_ref ref;
-        int rc = bp_get(t->session, m->file, next_page(t), BP_SHARED, &ref);
+        int rc = bp_get(t->session, m->file, next_page(&local->pool_order), BP_SHARED, &ref);
 
         if (unlikely(rc))
             return rc;
@@ -154,10 +171,11 @@ static int get(struct bench_thread *t, uint64_t ops)
 static int bare_pread(struct bench_thread *t, uint64_t ops)
 {
     const struct miss *m = t->fixture;
-    char *buffer = ((struct miss_thread *)t->local)->buffer;
+    struct miss_thread *local = t->local;
+    char *buffer = local->buffer;
 
     while (ops--) {
-        off_t at = (off_t)(next_page(t) << BP_PAGE_SHIFT);
+        off_t at = (off_t)(next_page(&local->bare_order) << BP_PAGE_SHIFT);
 
         if (unlikely(pread(m->fd, buffer, BP_PAGE_SIZE, at) != (ssize_t)BP_PAGE_SIZE))
             return -EIO;
@@ -294,6 +312,7 @@ static int miss_thread_open(struct bench_thread *t)
     t->local = local;
     if (!local)
         return -ENOMEM;
+    local->pool_order = local->bare_order = (struct order){.miss = m, .at = t->number, .step = t->count};
     rc = bare_open(m->fd, &local->bare);
     if (!rc)
         rc = bp_session_open(m->pool, NULL, &t->session);
