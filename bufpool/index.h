@@ -181,7 +181,7 @@ struct index {
     /* entry in the high half; the pages covered as a shift in the low half: 0, 6, 12 .. 66. Above 0 it is a node */
     _Atomic uint64_t root;
     const _Atomic index_entry *map; /* nodes->map */
-    _Atomic index_entry *leaf;      /* by page / 64: index_guess_slot; NULL where there was no memory for it */
+    _Atomic index_entry *leaf;      /* by page / 64: index_guess; NULL where there was no memory for it */
     uint64_t leaf_pages;            /* pages below are in it */
     struct index_nodes *nodes;
     _Alignas(64) pthread_mutex_t lock; /* writers; apart from what readers load */
@@ -311,19 +311,8 @@ static inline __attribute__((always_inline)) bool index_load_usual(const struct 
 /*
  * A shortcut for hits: the leaf of a page by one load, from an array that inserts into leaves keep. It is a guess, as a
  * walk outside a section is: the leaf may have been dropped and be another's by now, so what its slot says must be
- * confirmed by the frame, and "nothing" by a walk. NULL: the page lies beyond the array.
+ * confirmed by the frame, and "nothing" by a walk.
  */
-static inline __attribute__((always_inline)) const _Atomic index_entry *index_guess_slot(const struct index *x,
-                                                                                         uint64_t page)
-{
-    index_entry leaf;
-
-    if (__builtin_expect(page >= x->leaf_pages, 0))
-        return NULL;
-    leaf = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_acquire);
-    return &x->map[index_slots(leaf) + (page & (INDEX_SLOTS - 1))];
-}
-
 static inline __attribute__((always_inline)) index_entry index_guess(const struct index *x, uint64_t page)
 {
     index_entry leaf;
