@@ -11,8 +11,6 @@
 
 #include "bufpool/pool.h"
 
-#define REAP_BATCH 32
-
 static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
 {
     struct channel *ch = calloc(1, sizeof(*ch));
@@ -33,6 +31,8 @@ static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
     if (rc)
         goto out;
     pthread_mutex_init(&ch->lock, NULL);
+    for (unsigned i = 0; i < slabs && !buffers; i++)
+        atomic_init(&ch->registered[i], SLAB_PLAIN);
     for (unsigned i = CHANNEL_DEPTH; i-- > 0;) {
         ch->read[i].channel = ch;
         ch->read[i].slot = (uint16_t)i;
@@ -123,36 +123,62 @@ int bpi_channels_close(bp_pool *pool)
     return rc;
 }
 
-struct read *bpi_read_take(struct channel *ch)
+/* relaxed: only changed under the lock; read elsewhere as a hint */
+static void add_in_use(struct channel *ch, unsigned n)
 {
-    struct read *r;
+    atomic_store_explicit(&ch->in_use, atomic_load_explicit(&ch->in_use, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+struct read *bpi_reads_take(struct channel *ch, unsigned most)
+{
+    struct read *list;
+    struct read **end;
+    unsigned n = 0;
 
     pthread_mutex_lock(&ch->lock);
-    r = ch->free;
-    if (r) {
-        ch->free = r->next;
-        r->waiting = NULL;
-        atomic_fetch_add_explicit(&ch->in_use, 1, memory_order_relaxed);
+    list = ch->free;
+    for (end = &list; n < most && *end; n++) {
+        (*end)->waiting = NULL;
+        end = &(*end)->next;
     }
+    ch->free = *end;
+    *end = NULL;
+    add_in_use(ch, n);
     pthread_mutex_unlock(&ch->lock);
-    return r;
+    return list;
 }
 
-void bpi_read_end(struct read *r, bp_session *reaper)
+void bpi_reads_give(struct channel *ch, struct read *list)
 {
-    struct channel *ch = r->channel;
+    struct read *last = list;
+    unsigned n = 1;
 
+    if (!list)
+        return;
+    for (; last->next; last = last->next)
+        n++;
     pthread_mutex_lock(&ch->lock);
-    if (r->waiting)
-        bpi_operations_ready(r->waiting, reaper);
-    r->next = ch->free;
-    ch->free = r;
-    atomic_fetch_sub_explicit(&ch->in_use, 1, memory_order_relaxed);
+    last->next = ch->free;
+    ch->free = list;
+    add_in_use(ch, 0u - n);
     pthread_mutex_unlock(&ch->lock);
 }
 
-/* First use of a slab in this channel: register it if it is complete and the cap allows. */
-static uint8_t register_slab(struct channel *ch, unsigned slab)
+void bpi_reads_end(struct channel *ch, struct read *const r[], unsigned n, bp_session *reaper)
+{
+    pthread_mutex_lock(&ch->lock);
+    for (unsigned i = 0; i < n; i++) {
+        if (r[i]->waiting)
+            bpi_operations_ready(r[i]->waiting, reaper);
+        r[i]->next = ch->free;
+        ch->free = r[i];
+    }
+    add_in_use(ch, 0u - n);
+    pthread_mutex_unlock(&ch->lock);
+}
+
+uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
 {
     bp_pool *pool = ch->pool;
     uint8_t known;
@@ -184,19 +210,6 @@ static uint8_t register_slab(struct channel *ch, unsigned slab)
     return known;
 }
 
-uint32_t bpi_channel_buffer(struct channel *ch, uint32_t frame)
-{
-    unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
-    uint8_t known;
-
-    if (ch->pool->options.registered == BP_OFF)
-        return IO_BUFFER_NONE;
-    known = atomic_load_explicit(&ch->registered[slab], memory_order_relaxed);
-    if (known == SLAB_UNKNOWN)
-        known = register_slab(ch, slab);
-    return known == SLAB_REGISTERED ? slab : IO_BUFFER_NONE;
-}
-
 void bpi_channel_refuse_buffer(struct channel *ch, uint32_t frame)
 {
     unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
@@ -213,8 +226,8 @@ static unsigned reap(struct channel *ch, bp_session *s, struct counters *count)
     do {
         n = ch->ops->reap(ch->io, done, REAP_BATCH);
         SYNC_POINT("channel:reaped");
-        for (unsigned i = 0; i < n; i++)
-            bpi_read_complete((struct read *)done[i], s, count);
+        if (n)
+            bpi_reads_complete(ch, done, n, s, count);
         total += n;
     } while (n == REAP_BATCH && total < CHANNEL_DEPTH); /* bounded: others keep submitting */
     return total;

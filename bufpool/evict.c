@@ -26,12 +26,22 @@
 #define SHADOW_NODES_SHIFT 4
 #define SHADOW_NODES_MIN   64u
 
+/* Victims collected before the first of them goes. */
+#define VICTIMS 32u
+
+/* An extent that was found cold: its head, and the word that says so. */
+struct victim {
+    uint32_t head;
+    uint64_t seen;
+};
+
 /* What one evictor is after. */
 struct hunt {
     bp_session *s;
     unsigned order;
     uint32_t found;   /* single frames kept in s->magazine */
     uint32_t evicted; /* pages */
+    uint32_t extents; /* evicted */
     uint32_t examined;
     bool shadows; /* leave them */
     bool hopeful; /* something may become evictable by going on: it was cooled, or moved under us */
@@ -82,7 +92,7 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen)
     SYNC_POINT("evict:erased");
     if (frame_unbind(f) & FRAME_WAITERS)
         bpi_frame_wake(f);
-    counter_add(&s->count.evictions, 1);
+    h->extents++;
     h->evicted += 1u << order;
     if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < pool->batch) {
         s->magazine[s->magazine_count++] = head;
@@ -118,35 +128,44 @@ static uint32_t extent_left(uint32_t f, uint64_t seen)
 
 /* ---- a window of the clock ---- */
 
-/* The pages that are about to go lie anywhere in their indexes: ask for all of them before the first is needed. */
-static void prefetch_cold(const struct hunt *h, uint32_t from, uint32_t to)
+/* Pages that are about to go lie anywhere in their indexes: ask for all of them before the first is needed. */
+static void prefetch_victim(const bp_pool *pool, uint32_t head)
 {
-    bp_pool *pool = h->s->pool;
+    uint64_t id = frame_id(&pool->frame[head]);
+    bp_file *file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
 
-    for (uint32_t f = from; f < to; f++) {
-        uint64_t seen = frame_load(&pool->frame[f]);
-        uint64_t id = frame_id(&pool->frame[f]);
-        bp_file *file;
+    if (file) /* a head that moved under us may name any */
+        bpi_index_prefetch(&file->index, id & FRAME_ID_PAGE);
+}
 
-        if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS | FRAME_HEAT)) != FRAME_BOUND)
-            continue;
-        file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
-        if (file)
-            bpi_index_prefetch(&file->index, id & FRAME_ID_PAGE);
+/* Cold extents of [from, to) into victim[], VICTIMS at most; returns where to go on. */
+static uint32_t find_victims(struct hunt *h, uint32_t from, uint32_t to, struct victim victim[], unsigned *count)
+{
+    const bp_pool *pool = h->s->pool;
+    unsigned n = 0;
+
+    while (from < to && n < VICTIMS) {
+        uint64_t seen = frame_load(&pool->frame[from]);
+
+        if ((seen & FRAME_BOUND) && is_cold(h, from, seen)) {
+            prefetch_victim(pool, from);
+            victim[n++] = (struct victim){.head = from, .seen = seen};
+        }
+        from += extent_left(from, seen);
     }
+    *count = n;
+    return from;
 }
 
 static void sweep_pages(struct hunt *h, uint32_t from, uint32_t to)
 {
-    struct frame *frame = h->s->pool->frame;
+    struct victim victim[VICTIMS];
+    unsigned n;
 
-    prefetch_cold(h, from, to);
-    for (uint32_t f = from; f < to;) {
-        uint64_t seen = frame_load(&frame[f]);
-
-        if ((seen & FRAME_BOUND) && is_cold(h, f, seen) && !evict_extent(h, f, seen))
-            h->hopeful = true;
-        f += extent_left(f, seen);
+    while (from < to) {
+        from = find_victims(h, from, to, victim, &n);
+        for (unsigned i = 0; i < n; i++)
+            h->hopeful |= !evict_extent(h, victim[i].head, victim[i].seen);
     }
 }
 
@@ -225,6 +244,7 @@ static bool hunt(struct hunt *h, uint32_t *frame)
             break;
     }
     atomic_fetch_add_explicit(&pool->evicted, h->evicted, memory_order_relaxed);
+    counter_add(&h->s->count.evictions, h->extents);
     counter_add(&h->s->count.evict_examined, h->examined);
     return over;
 }
@@ -286,17 +306,49 @@ static int refill(bp_session *s, bool *evicted)
     return *evicted ? 0 : -EAGAIN;
 }
 
+/* One frame from a magazine that has some, and what the rest of the group will need. Its lock is held. */
+static uint32_t take_ahead(bp_session *s)
+{
+    unsigned more = s->group > 1 ? s->group - 1 : 0;
+    uint32_t frame = s->magazine[--s->magazine_count];
+
+    if (more > s->magazine_count)
+        more = s->magazine_count;
+    s->spare_frames = more;
+    while (more) /* handed out from the end as well, in the same order */
+        s->spare_frame[--more] = s->magazine[--s->magazine_count];
+    return frame;
+}
+
+void bpi_spare_frames_give(bp_session *s)
+{
+    pthread_mutex_lock(&s->magazine_lock);
+    for (unsigned i = 0; i < s->spare_frames; i++) {
+        if (s->magazine_count < MAGAZINE_FRAMES)
+            s->magazine[s->magazine_count++] = s->spare_frame[i];
+        else
+            bpi_frame_give(s->pool, s->spare_frame[i], 0);
+    }
+    pthread_mutex_unlock(&s->magazine_lock);
+    s->spare_frames = 0;
+    bpi_release_notify(s->pool);
+}
+
 static int take_single(bp_session *s, uint32_t *frame)
 {
     bool evicted = false;
     int rc = 0;
 
+    if (s->spare_frames) {
+        *frame = s->spare_frame[--s->spare_frames];
+        return 0;
+    }
     for (unsigned tries = 0; tries < 2; tries++) {
         pthread_mutex_lock(&s->magazine_lock);
         if (!s->magazine_count)
             rc = refill(s, &evicted);
         if (!rc)
-            *frame = s->magazine[--s->magazine_count];
+            *frame = take_ahead(s);
         pthread_mutex_unlock(&s->magazine_lock);
         if (rc != -EAGAIN || tries)
             break;

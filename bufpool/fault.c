@@ -5,9 +5,12 @@
  *   1  take a request and a frame (evict.c); fill in the descriptor with plain stores; publish it       T1
  *   2  enter it in the index in one walk; something live there -> give all back and use that
  *   3  queue the read
- *   4  reaped, by whoever looks first: continue a short read, clear what lies past the end of the file,
- *      let everybody in at once                                                                         T3
- *   4' failed: out of the index first, then FAILED; each waiter takes the error and its pin              T4
+ *   4  reaped, by whoever looks first (complete.c)
+ *
+ * Locked instructions and stores that wait behind them are a good part of what a miss costs the processor. So the
+ * misses of one call are prepared in groups: requests and frames are taken, and reads queued, with one round of locks
+ * for GROUP_READS. What a group holds is handed on before its thread waits for anything or returns: others may be
+ * waiting for it (R6).
  *
  * Who needs a page whose read is under way pins the frame (T2) and waits; the pin is already the ref's. One read serves
  * any number of waiters, and its outcome, good or bad, reaches all of them: the frame cannot be reused while they hold
@@ -23,13 +26,9 @@
 
 #include "bufpool/pool.h"
 
-#define RETRIES_MAX   32      /* of one read, without progress: EAGAIN, EINTR, less than the device can build on */
-#define PIECES_MAX    8192    /* of one read */
 #define STALE_MAX     1000000 /* looks at a translation that moves under us, before giving up */
-#define START_EVERY   8u      /* misses of a batch that are submitted together */
 #define PREFETCH      8u      /* pages of a batch whose index lines are asked for ahead */
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
-#define ABANDONED     (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */
 
 /* ---- the file's end ---- */
 
@@ -60,165 +59,7 @@ static unsigned miss_order(const bp_file *file, uint64_t page)
     return order;
 }
 
-/* ---- completion ---- */
-
-void bpi_frame_release(bp_pool *pool, uint32_t head)
-{
-    uint64_t before = frame_unbind(&pool->frame[head]);
-
-    if (before & FRAME_WAITERS)
-        bpi_frame_wake(&pool->frame[head]);
-    bpi_frame_give(pool, head, frame_order(before));
-    bpi_release_notify(pool);
-}
-
-void bpi_unpin(bp_pool *pool, uint32_t head)
-{
-    struct frame *f = &pool->frame[head];
-    uint64_t before = frame_unpin(f);
-
-    if (frame_pins(before) > 1)
-        return;
-    if (before & FRAME_FAILED) { /* the last of those who waited: nobody else can find it */
-        bpi_frame_release(pool, head);
-        return;
-    }
-    if (before & FRAME_WAITERS)
-        bpi_frame_wake(f);
-    if (!(before & FRAME_EXCL))
-        bpi_release_notify(pool);
-}
-
-/* READING is gone: those who wait in the channel, and those who wait for a latch on the word, look again. */
-static void tell_waiters(struct channel *ch, uint32_t head, uint64_t before)
-{
-    struct frame *f = &ch->pool->frame[head];
-
-    ch->ops->announce(ch->io, &f->state);
-    if (before & FRAME_WAITERS)
-        bpi_frame_wake(f);
-}
-
-/* Out of the index, or never in it: everybody who waits gets the error. The caller gets a pin (T4). */
-static void fail_frame(struct read *r, int error)
-{
-    bp_pool *pool = r->channel->pool;
-
-    atomic_store_explicit(&pool->cold[r->frame].error, error, memory_order_relaxed);
-    tell_waiters(r->channel, r->frame, frame_fail(&pool->frame[r->frame]));
-}
-
-/* The read is over with this error. */
-static void read_failed(struct read *r, int error, bp_session *s, struct counters *count)
-{
-    bp_pool *pool = r->channel->pool;
-    uint32_t head = r->frame;
-    uint64_t page = frame_id(&pool->frame[head]) & FRAME_ID_PAGE;
-
-    if (error != ABANDONED)
-        counter_add(&count->read_errors, 1);
-    bpi_index_erase(&r->file->index, page, r->order, head, ENTRY_NONE);
-    fail_frame(r, error);
-    bpi_read_end(r, s);
-    bpi_unpin(pool, head);
-}
-
-static void read_succeeded(struct read *r, bp_session *s, struct counters *count)
-{
-    bp_pool *pool = r->channel->pool;
-    uint32_t head = r->frame;
-    uint64_t before;
-
-    if (r->done < r->bytes)
-        memset((char *)r->io.to + (r->done - (r->bytes - r->io.bytes)), 0, r->bytes - r->done);
-    counter_add(&count->reads, 1);
-    counter_add(&count->read_bytes, r->done);
-    SYNC_POINT("fault:complete");
-    before = frame_read_done(&pool->frame[head]);
-    tell_waiters(r->channel, head, before);
-    if (!(before & FRAME_PINS)) /* everybody who asked has given up */
-        bpi_release_notify(pool);
-    bpi_read_end(r, s);
-}
-
-/* Ask for the rest, from the last position that the device can start at. */
-static int resubmit(struct read *r)
-{
-    struct io_request *const io = &r->io;
-    uint32_t keep = r->done & ~(r->file->io.align - 1);
-    char *start = (char *)io->to - (r->bytes - io->bytes);
-    int taken;
-
-    io->offset += keep - (r->bytes - io->bytes);
-    io->to = start + keep;
-    io->bytes = r->bytes - keep;
-    r->done = keep;
-    taken = r->channel->ops->submit(r->channel->io, (struct io_request *const[]){io}, 1, IO_BACKGROUND);
-    return taken == 1 ? 0 : taken < 0 ? taken : -EAGAIN;
-}
-
-/*
- * A reader gets less than it asked for at the end of the file, and elsewhere for many reasons (signals, FUSE, block
- * boundaries), so only a zero, or the file system's word on the size, means the end.
- */
-static bool at_end(const struct read *r, int32_t result)
-{
-    uint64_t bytes;
-    uint64_t start = r->io.offset - (r->bytes - r->io.bytes);
-
-    return result == 0 || (bpi_io_file_size(&r->file->io, &bytes) == 0 && start + r->done >= bytes);
-}
-
-/* What to do about an answer that is not the whole: 0: it goes on, 1: it is complete, else the error. */
-static int read_next(struct read *r, struct counters *count)
-{
-    int32_t result = r->io.result;
-    int rc;
-
-    if ((result == -EFAULT || result == -EOPNOTSUPP) && r->io.buffer != IO_BUFFER_NONE) {
-        bpi_channel_refuse_buffer(r->channel, r->frame);
-        r->io.buffer = IO_BUFFER_NONE;
-    } else if (result < 0 && result != -EAGAIN && result != -EINTR) {
-        return result;
-    }
-    if (result >= 0) {
-        r->done = (r->bytes - r->io.bytes) + (uint32_t)result;
-        if (r->done >= r->bytes)
-            return 1;
-        if (at_end(r, result))
-            return r->done ? 1 : BP_EOF;
-    }
-    r->retries = (r->done & ~(r->file->io.align - 1)) > r->bytes - r->io.bytes ? 0 : r->retries + 1;
-    if (r->retries > RETRIES_MAX || r->pieces++ > PIECES_MAX)
-        return -EIO; /* also for EAGAIN and EINTR, which mean something else to our callers */
-    counter_add(&count->read_continued, 1);
-    rc = resubmit(r);
-    return rc == -EAGAIN ? -EBUSY : rc;
-}
-
-void bpi_read_complete(struct read *r, bp_session *s, struct counters *count)
-{
-    int rc = read_next(r, count);
-
-    if (rc == 1)
-        read_succeeded(r, s, count);
-    else if (rc < 0)
-        read_failed(r, rc, s, count);
-}
-
 /* ---- starting a read ---- */
-
-/* It was published and then not wanted: somebody else's extent is in the index. Whoever joined looks again. */
-static void abandon(struct read *r, bp_session *s)
-{
-    bp_pool *pool = s->pool;
-    uint32_t head = r->frame;
-
-    fail_frame(r, ABANDONED);
-    bpi_read_end(r, s);
-    bpi_unpin(pool, head);
-    bpi_unpin(pool, head); /* the initiator's, from frame_publish */
-}
 
 /* A shadow says how long ago the page was evicted; coming back within the pool's own size proves it belongs. */
 static void note_refault(bp_session *s, uint32_t head, const struct index_insert *met)
@@ -245,11 +86,21 @@ static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
     return rc;
 }
 
-static int queue_read(bp_session *s, bp_file *file, struct read *r)
+/* Registered buffer that a frame lies in, or IO_BUFFER_NONE. */
+static uint32_t buffer_of(struct channel *ch, uint32_t frame)
+{
+    unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
+    uint8_t known = atomic_load_explicit(&ch->registered[slab], memory_order_relaxed);
+
+    if (unlikely(known == SLAB_UNKNOWN))
+        known = bpi_channel_register(ch, slab);
+    return known == SLAB_REGISTERED ? slab : IO_BUFFER_NONE;
+}
+
+/* The read of an extent that begins with this page joins those that the session holds. */
+static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
 {
     bp_pool *pool = s->pool;
-    uint64_t page = frame_id(&pool->frame[r->frame]) & FRAME_ID_PAGE;
-    int taken;
 
     r->file = file;
     r->done = 0;
@@ -260,15 +111,70 @@ static int queue_read(bp_session *s, bp_file *file, struct read *r)
     r->io.offset = page << BP_PAGE_SHIFT;
     r->io.to = pool->base + ((size_t)r->frame << BP_PAGE_SHIFT);
     r->io.bytes = r->bytes;
-    r->io.buffer = bpi_channel_buffer(r->channel, r->frame);
+    r->io.buffer = buffer_of(r->channel, r->frame);
     if (r->io.buffer != IO_BUFFER_NONE)
         counter_add(&s->count.read_fixed, 1);
-    SYNC_POINT("fault:queue");
-    taken = s->channel->ops->submit(s->channel->io, (struct io_request *const[]){&r->io}, 1, IO_HOLD);
-    return taken == 1 ? 0 : taken < 0 ? taken : -EAGAIN;
+    s->held[s->held_count++] = &r->io;
 }
 
-/* Publish, enter, queue. 0; -EEXIST: *order may have been lowered to pass what is in the way; or an error. */
+/*
+ * Put the reads that are held into the channel's queue. 0; -EAGAIN: the channel is full; or an error. Those that it did
+ * not take have failed with that: with -EAGAIN, which is ABANDONED, whoever joined looks again, as we do.
+ */
+static int queue_held(bp_session *s)
+{
+    struct io_request *const *request = s->held;
+    unsigned left = s->held_count;
+    int taken = 0;
+    int rc;
+
+    s->held_count = 0;
+    if (!left)
+        return 0;
+    SYNC_POINT("fault:queue");
+    do {
+        taken = s->channel->ops->submit(s->channel->io, request, left, IO_HOLD);
+        if (taken > 0) {
+            request += taken;
+            left -= (unsigned)taken;
+        }
+    } while (left && taken > 0);
+    rc = !left ? 0 : taken < 0 ? taken : -EAGAIN;
+    while (left--)
+        bpi_read_failed((struct read *)*request++, rc, s, &s->count);
+    return rc;
+}
+
+/* The end of a group: nothing is held or kept for it any more. As queue_held. */
+static int end_group(bp_session *s)
+{
+    int rc = queue_held(s);
+
+    s->group = 0;
+    if (s->spare)
+        bpi_reads_give(s->channel, s->spare);
+    s->spare = NULL;
+    if (s->spare_frames)
+        bpi_spare_frames_give(s);
+    return rc;
+}
+
+static struct read *take_request(bp_session *s)
+{
+    struct read *r = s->spare ? s->spare : bpi_reads_take(s->channel, s->group ? s->group : 1);
+
+    if (r)
+        s->spare = r->next;
+    return r;
+}
+
+static void give_request(bp_session *s, struct read *r)
+{
+    r->next = s->spare;
+    s->spare = r;
+}
+
+/* Publish, enter, hold. 0; -EEXIST: *order may have been lowered to pass what is in the way; or an error. */
 static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, uint32_t head, struct read *r)
 {
     uint64_t first = page & ~extent_mask(*order);
@@ -283,23 +189,21 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
     SYNC_POINT("fault:published");
     rc = bpi_index_insert(&file->index, first, *order, head, &s->nodes, &met);
     if (rc) {
-        abandon(r, s);
+        bpi_read_abandon(r, s);
         if (met.page != page && *order) /* the largest block around our page without the one in conflict */
             *order = 63 - (unsigned)__builtin_clzll(page ^ met.page);
         return rc;
     }
     SYNC_POINT("fault:entered");
     note_refault(s, head, &met);
-    rc = queue_read(s, file, r);
-    if (rc) /* -EAGAIN, ABANDONED: the channel is full; whoever joined looks again, as we do */
-        read_failed(r, rc, s, &s->count);
-    return rc;
+    hold_read(s, file, first, r);
+    return 0;
 }
 
 /* One attempt with extents of at most *order; -EEXIST with *order lowered: again. */
 static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *order, struct target *t)
 {
-    struct read *r = bpi_read_take(s->channel);
+    struct read *r = take_request(s);
     uint32_t head;
     int rc;
 
@@ -307,7 +211,7 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
         return STEP_READS;
     rc = take_frames(s, order, &head);
     if (rc) {
-        bpi_read_end(r, s);
+        give_request(s, r);
         return rc == -EAGAIN ? STEP_FRAMES : rc;
     }
     rc = enter(s, file, page, order, head, r);
@@ -318,18 +222,12 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
         t->seen = frame_load(&s->frame[head]);
         return STEP_JOINED;
     }
-    if (rc == -EAGAIN) {
-        bpi_unpin(s->pool, head);
-        return STEP_READS;
-    }
-    if (rc != -EEXIST) {
-        bpi_unpin(s->pool, head);
+    if (rc != -EEXIST)
         bpi_session_fail(s, rc, "read of page %llu of %s: %s", (unsigned long long)page, file->name, bp_strerror(rc));
-    }
     return rc;
 }
 
-int bpi_fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
+static int fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
 {
     unsigned order;
     unsigned wanted;
@@ -343,8 +241,11 @@ int bpi_fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
         if (rc)
             return rc;
     }
-    if (bpi_nodes_reserve(s))
-        return STEP_FRAMES;
+    if (s->nodes.count < INSERT_NODES) {
+        queue_held(s); /* filling up may wait for a grace period, which must not wait for what we hold */
+        if (bpi_nodes_reserve(s))
+            return STEP_FRAMES;
+    }
     order = miss_order(file, page);
     do { /* ends: the order only falls */
         wanted = order;
@@ -383,14 +284,33 @@ static int take_hold(bp_session *s, enum bp_mode mode, struct target *t)
     return STEP_PINNED;
 }
 
-int bpi_step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
+/*
+ * The array of leaves is right most of the time; a miss that it says is one spares a walk that the insert is going to
+ * make anyway, with the last word. When that was misled, and where the array knows nothing, walk.
+ */
+static index_entry look_up(const bp_file *file, uint64_t page, unsigned tries)
+{
+    const struct index *x = &file->index;
+    index_entry e;
+
+    if (tries || page >= x->leaf_pages)
+        return bpi_index_load(x, page);
+    e = index_guess(x, page);
+    if (e == ENTRY_NONE && (file->order >= INDEX_SHIFT || /* it might lie above the leaves */
+                            atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_relaxed) == ENTRY_NONE))
+        return bpi_index_load(x, page);
+    return e;
+}
+
+/* bpi_step, but that the read may be held back. */
+static int step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
 {
     for (unsigned tries = 0; tries < STALE_MAX; tries++) {
-        index_entry e = bpi_index_load(&file->index, page);
+        index_entry e = look_up(file, page, tries);
         int rc = -EAGAIN;
 
         if (!entry_is_frame(e)) {
-            rc = bpi_fault(s, file, page, t);
+            rc = fault(s, file, page, t);
             if (rc != -EEXIST)
                 return rc;
             continue;
@@ -404,6 +324,20 @@ int bpi_step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, str
             sched_yield();
     }
     return bpi_session_fail(s, -EBUSY, "page %llu of %s kept moving", (unsigned long long)page, file->name);
+}
+
+int bpi_step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
+{
+    int rc = step(s, file, page, mode, t);
+    int queued = end_group(s);
+
+    if (rc != STEP_JOINED || !queued)
+        return rc;
+    bpi_unpin(s->pool, t->head);
+    if (queued == -EAGAIN)
+        return STEP_READS;
+    return bpi_session_fail(s, queued, "read of page %llu of %s: %s", (unsigned long long)page, file->name,
+                            bp_strerror(queued));
 }
 
 int bpi_joined_result(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
@@ -584,6 +518,18 @@ static void drop_refs(bp_session *s, struct bp_ref ref[], unsigned n)
     }
 }
 
+/* A joined read that succeeded meanwhile, for readers: most of a batch. The pin of the read is the ref's. */
+static bool settle_done(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
+{
+    struct target t = {.head = ref->frame, .seen = frame_load(&s->frame[ref->frame])};
+
+    if (mode != BP_SHARED || t.seen & (FRAME_READING | FRAME_FAILED))
+        return false;
+    t.frame = t.head + (uint32_t)ref->bytes;
+    ref_fill(s, file, page, BP_SHARED, &t, ref);
+    return true;
+}
+
 /* Complete the joined among the first n; on an error everything of the n is given back. */
 static int settle(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode,
                   uint64_t deadline_ns, struct bp_ref ref[])
@@ -598,6 +544,10 @@ static int settle(bp_session *s, bp_file *file, const uint64_t page[], unsigned 
 
         if (ref[i].mode != REF_JOINED)
             continue;
+        if (settle_done(s, file, page[i], mode, &ref[i])) {
+            left--;
+            continue;
+        }
         t.frame = t.head + (uint32_t)ref[i].bytes;
         rc = finish_joined(s, file, page[i], mode, left, deadline_ns, &t, &ref[i]);
         if (rc == -EAGAIN)
@@ -616,7 +566,6 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
                  struct bp_ref ref[])
 {
     uint64_t deadline_ns = bpi_now_ns() + s->pool->wait_ns;
-    unsigned joined = 0;
     unsigned i = 0;
     int rc = 0;
 
@@ -629,22 +578,26 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
 
         if (i + PREFETCH < n)
             bpi_index_prefetch(&file->index, page[i + PREFETCH]);
-        rc = bpi_step(s, file, page[i], mode, &t);
+        s->group = n - i < GROUP_READS ? n - i : GROUP_READS;
+        rc = step(s, file, page[i], mode, &t);
         if (rc == STEP_PINNED) {
             ref_fill(s, file, page[i], mode, &t, &ref[i]);
             i++;
         } else if (rc == STEP_JOINED) {
-            if (++joined % START_EVERY == 0 && i + 1 < n &&
-                s->channel) /* let the device begin while we prepare the rest */
+            if (s->held_count == GROUP_READS && i + 1 < n) { /* let the device begin while we prepare the rest */
+                queue_held(s);
                 s->channel->ops->flush(s->channel->io);
+            }
             ref[i].mode = REF_JOINED;
             ref[i].frame = t.head;
             ref[i].bytes = t.frame - t.head;
             i++;
         } else if (rc < 0) {
+            end_group(s);
             drop_refs(s, ref, i);
             return rc;
         } else { /* it will take waiting: first complete what is under way, others may wait for it */
+            end_group(s);
             rc = settle(s, file, page, i, mode, deadline_ns, ref);
             if (rc)
                 return rc;
@@ -656,5 +609,6 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
             i++;
         }
     }
+    end_group(s); /* what it could not queue is found failed, and tried again */
     return settle(s, file, page, n, mode, deadline_ns, ref);
 }

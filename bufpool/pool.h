@@ -4,7 +4,8 @@
  * call of each other. Rules on who may touch what are in RULES.md and cited by number.
  *
  *   point.c    hits: views and refs           fault.c    misses: from an absent page to a present one
- *   wait.c     parking and waking             channel.c  rings, their requests and registered slabs
+ *   complete.c what a finished read leads to  wait.c     parking and waking
+ *   channel.c  rings, their requests and registered slabs
  *   evict.c    taking frames from pages       async.c    bp_get_start, bp_poll, the session's descriptor
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
@@ -33,6 +34,8 @@
 
 #define CHANNELS_MAX    256
 #define CHANNEL_DEPTH   256 /* reads under way in one channel */
+#define GROUP_READS     8   /* misses of a batch that are prepared with one round of locks, and submitted together */
+#define REAP_BATCH      32  /* reads completed with one round of locks */
 #define MAGAZINE_FRAMES 32
 #define NS_PER_MS       1000000ull
 
@@ -58,7 +61,7 @@ static inline void counter_add(_Atomic uint64_t *counter, uint64_t n)
 
 struct channel;
 
-/* One read under way. Belongs to a channel for ever; in use from read_take to read_give. */
+/* One read under way. Belongs to a channel for ever; in use from reads_take to reads_end or reads_give. */
 struct read {
     struct io_request io; /* first: a request that comes back is its read */
     struct channel *channel;
@@ -71,7 +74,7 @@ struct read {
     uint16_t pieces;
     uint16_t slot;             /* number in the channel */
     struct operation *waiting; /* bp_get_start operations to tell; under channel.lock */
-    struct read *next;         /* free list */
+    struct read *next;         /* free list; a session's spare ones */
 };
 
 enum slab_registration { SLAB_UNKNOWN, SLAB_REGISTERED, SLAB_PLAIN };
@@ -140,6 +143,16 @@ struct bp_session {
     pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
+
+    /*
+     * For a group of misses in one call: requests and frames taken ahead for it, and reads that are published but not
+     * yet in the channel's queue. All are gone before the call waits for anything, or returns.
+     */
+    unsigned group; /* misses that may follow, this one too; 0 is the same as 1 */
+    unsigned spare_frames, held_count;
+    struct read *spare;
+    uint32_t spare_frame[GROUP_READS];
+    struct io_request *held[GROUP_READS];
 
     /* async.c */
     struct operation *operation; /* async_max of them, allocated on first use */
@@ -230,11 +243,14 @@ int bpi_channel_assign(bp_session *);
 void bpi_channel_release(bp_session *);
 /* 0; -ETIMEDOUT: a read does not end; its channel and the frames must stay for ever. */
 int bpi_channels_close(bp_pool *);
-struct read *bpi_read_take(struct channel *);
-/* The read is over, or was never begun: tell the operations that wait for it (reaper: who calls), and give it back. */
-void bpi_read_end(struct read *, bp_session *reaper);
-/* Registered buffer for a frame, or IO_BUFFER_NONE. Registers the slab on its first use. */
-uint32_t bpi_channel_buffer(struct channel *, uint32_t frame);
+/* Up to `most` requests that are free, a list. */
+struct read *bpi_reads_take(struct channel *, unsigned most);
+/* Back, unused: nobody has seen them. */
+void bpi_reads_give(struct channel *, struct read *list);
+/* These are over: tell the operations that wait for them (reaper: who calls), and give them back. */
+void bpi_reads_end(struct channel *, struct read *const[], unsigned n, bp_session *reaper);
+/* First use of a slab in this channel: register it if it is complete and the cap allows. enum slab_registration */
+uint8_t bpi_channel_register(struct channel *, unsigned slab);
 void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
@@ -259,18 +275,23 @@ struct target {
 };
 /* One attempt at a page, without waiting. enum step, or a negative code with the session's text set. */
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
-/* As bpi_step for pages of which nothing was found in the index: called by point.c's slow path too. */
-int bpi_fault(bp_session *, bp_file *, uint64_t page, struct target *);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
-/* Let go of a pin, whatever became of the frame. */
-void bpi_unpin(bp_pool *, uint32_t head);
-/* A finished request has been reaped. */
-void bpi_read_complete(struct read *, bp_session *, struct counters *);
-/* Drop an extent that we latched exclusively and that the index no longer has. */
-void bpi_frame_release(bp_pool *, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */
 int bpi_file_reaches(bp_file *, uint64_t page);
+
+/* ---- complete.c ---- */
+#define ABANDONED (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */
+/* Let go of a pin, whatever became of the frame. */
+void bpi_unpin(bp_pool *, uint32_t head);
+/* Drop an extent that we latched exclusively and that the index no longer has. */
+void bpi_frame_release(bp_pool *, uint32_t head);
+/* Finished requests have been reaped: n of them, at most REAP_BATCH. */
+void bpi_reads_complete(struct channel *, struct io_request *const[], unsigned n, bp_session *, struct counters *);
+/* The read of a page that is in the index is over, with this error. */
+void bpi_read_failed(struct read *, int error, bp_session *, struct counters *);
+/* A page was published and is not wanted: somebody else's extent is in the index. Uses up the pin of frame_publish. */
+void bpi_read_abandon(struct read *, bp_session *);
 
 /* ---- point.c ---- */
 /* Exact frame of a page if it is present and agrees, else FRAME_NONE; *head and *seen are its extent's. */
@@ -299,6 +320,8 @@ static inline void ref_fill(bp_session *s, bp_file *file, uint64_t page, enum bp
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
 int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+/* What was taken ahead for a group goes back to the magazine. */
+void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
 void bpi_magazine_flush(bp_session *);
 /* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */

@@ -15,7 +15,7 @@
  * parked. A thread that waits for the outcome of one request, while others reap too, does it like this:
  *
  *   for (;;) {
- *       n = reap(...);  for each: act on it, store the outcome in its word, announce(word)
+ *       n = reap(...);  for each: act on it, store the outcome in its word; announce(the words)
  *       if (my word has changed) break;
  *       wait_until(..., {my word, mask, value seen});
  *   }
@@ -129,8 +129,8 @@ struct io_ops {
      * is about to be announced). until == NULL: as wait.
      */
     int (*wait_until)(struct io_channel *, unsigned want, uint64_t timeout_ns, const struct io_until *until);
-    /* The caller has changed the word: wake who waits for it in this channel. Cheap if nobody is parked. */
-    void (*announce)(struct io_channel *, const _Atomic uint64_t *word);
+    /* The caller has changed these words: wake who waits for one in this channel. Cheap if nobody waits. */
+    void (*announce)(struct io_channel *, const _Atomic uint64_t *const word[], unsigned n);
     /*
      * Readable (level-triggered) when reap would return something (but for requests that flush or wait have just
      * failed: reap after them). Owned by the channel. A negative errno if there can be none.

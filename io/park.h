@@ -22,8 +22,8 @@
  *                    to become one.
  *   submit:          adds to the requests in flight; sees parked and no leader (they had nothing to sleep for in
  *                    the kernel) -> wakes one. A thread that parks after that sees the request and leads.
- *   announce(word):  the word was stored before; a read-modify-write that changes nothing. Sees parked -> moves
- *                    seq on and wakes those with that word's bit; sees a leader that waits for it -> has it
+ *   announce(words): they were stored before; a read-modify-write that changes nothing. Sees parked -> moves
+ *                    seq on and wakes those with the words' bits; sees a leader that waits for one -> has it
  *                    kicked. Who parks or leads after that reads the new word and does not sleep.
  *   reap:            takes from the requests in flight; threads parked without a word -> wakes them all.
  *
@@ -129,14 +129,23 @@ static inline void park_reaped(struct park *p, unsigned n)
         bpi_park_wake(p, park_bit(NULL), INT32_MAX);
 }
 
-/* True: a leader may be waiting for this word; it sleeps in the kernel, so the caller must get it out of there. */
-static inline bool park_announce(struct park *p, const _Atomic uint64_t *word)
+/* True: a leader may be waiting for one of these words; it sleeps in the kernel: the caller must get it out of there.
+ */
+static inline bool park_announce(struct park *p, const _Atomic uint64_t *const word[], unsigned n)
 {
     uint64_t state = atomic_fetch_add_explicit(&p->state, 0, memory_order_acq_rel);
+    uint32_t parked = 0;
+    bool leader = false;
 
+    if (!(state & PARK_LEADERS) && !park_parked(state))
+        return false;
+    for (unsigned i = 0; i < n; i++) {
+        parked |= park_bit(word[i]);
+        leader |= (state & PARK_LEADER) == park_tag(word[i]) || (state >> 6 & PARK_LEADER) == park_tag(word[i]);
+    }
     if (park_parked(state))
-        bpi_park_wake(p, park_bit(word), INT32_MAX);
-    return (state & PARK_LEADER) == park_tag(word) || (state >> 6 & PARK_LEADER) == park_tag(word);
+        bpi_park_wake(p, parked, INT32_MAX);
+    return leader;
 }
 
 /*

@@ -383,11 +383,12 @@ static int psync_wait(struct io_channel *ch, unsigned want, uint64_t timeout_ns)
  * Two read-modify-writes of one word have an order: either we see the waiter, or it counted itself after us, and
  * then its look at the word, which comes after that, sees what was stored before the announcement.
  */
-static void psync_announce(struct io_channel *ch, const _Atomic uint64_t *word)
+static void psync_announce(struct io_channel *ch, const _Atomic uint64_t *const word[], unsigned n)
 {
     struct psync *p = psync_of(ch);
 
     (void)word; /* all are woken and look */
+    (void)n;
     if (!atomic_fetch_add_explicit(&p->waiters, 0, memory_order_acq_rel))
         return;
     pthread_mutex_lock(&p->lock);

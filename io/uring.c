@@ -607,11 +607,11 @@ static int uring_wait(struct io_channel *ch, unsigned want, uint64_t timeout_ns)
     return uring_wait_until(ch, want, timeout_ns, NULL);
 }
 
-static void uring_announce(struct io_channel *ch, const _Atomic uint64_t *word)
+static void uring_announce(struct io_channel *ch, const _Atomic uint64_t *const word[], unsigned n)
 {
     struct uring *u = uring_of(ch);
 
-    if (park_announce(&u->park, word))
+    if (park_announce(&u->park, word, n))
         kick(u);
 }
 

@@ -432,9 +432,9 @@ static int fault_wait(struct io_channel *ch, unsigned want, uint64_t timeout_ns)
     return fault_wait_until(ch, want, timeout_ns, NULL);
 }
 
-static void fault_announce(struct io_channel *ch, const _Atomic uint64_t *word)
+static void fault_announce(struct io_channel *ch, const _Atomic uint64_t *const word[], unsigned n)
 {
-    channel_of(ch)->inner->announce(channel_of(ch)->ch, word);
+    channel_of(ch)->inner->announce(channel_of(ch)->ch, word, n);
 }
 
 /*

@@ -146,14 +146,17 @@ static inline void job_set(struct job *job, const struct io_file *file, uint64_t
 static inline unsigned reap_jobs(const struct io_ops *io, struct io_channel *ch)
 {
     struct io_request *done[32];
+    const _Atomic uint64_t *word[32];
     unsigned n = io->reap(ch, done, 32);
 
     for (unsigned i = 0; i < n; i++) {
         struct job *job = (struct job *)(void *)done[i];
 
         atomic_store_explicit(&job->word, JOB_DONE | (uint32_t)done[i]->result, memory_order_release);
-        io->announce(ch, &job->word);
+        word[i] = &job->word;
     }
+    if (n)
+        io->announce(ch, word, n);
     return n;
 }
 

@@ -272,6 +272,67 @@ Test(interleavings, waiting_for_a_read_that_is_not_queued_yet)
     wait_behind("fault:queue");
 }
 
+#define BATCH 20u
+
+struct batch {
+    struct scene *c;
+    int result;
+    unsigned right;
+    pthread_t thread;
+};
+
+static void *get_batch(void *arg)
+{
+    struct batch *b = arg;
+    bp_session *s = open_session(b->c->pool, "batch");
+    struct bp_ref ref[BATCH];
+    uint64_t page[BATCH];
+
+    for (unsigned i = 0; i < BATCH; i++)
+        page[i] = i;
+    b->result = bp_get_many(s, b->c->file, page, BATCH, BP_SHARED, ref);
+    if (!b->result) {
+        for (unsigned i = 0; i < BATCH; i++)
+            b->right += data_page_ok(&b->c->data, i, ref[i].data);
+        bp_put_many(ref, BATCH);
+    }
+    if (bp_session_close(s))
+        abort();
+    return NULL;
+}
+
+/* The first group of a batch is entered, none of it is in the channel's queue; what is wanted of it, and of the rest.
+ */
+Test(interleavings, waiting_for_a_group_that_is_not_queued_yet)
+{
+    struct scene c = scene_open();
+    struct batch batch = {.c = &c, .result = 99};
+    struct actor first, last, latched, later;
+
+    set_gate("fault:queue");
+    pthread_create(&batch.thread, NULL, get_batch, &batch);
+    wait_until_stopped();
+    start(&c, &first, 0, BP_SHARED);
+    start(&c, &last, GROUP_READS - 1, BP_SHARED);
+    start(&c, &latched, 2, BP_EXCLUSIVE);
+    start(&c, &later, GROUP_READS + 2, BP_SHARED);
+    finish(&later);
+    for (uint64_t page = 100; page < 120; page++)
+        touch(&c, page);
+    usleep(30000);
+    cr_assert_eq(first.result, 99, "nobody sees a page before it is complete");
+    cr_assert_eq(last.result, 99, "nobody sees a page before it is complete");
+    let_go();
+    finish(&first);
+    finish(&last);
+    finish(&latched);
+    pthread_join(batch.thread, NULL);
+    cr_assert_eq(batch.result, 0, "%s", bp_strerror(batch.result));
+    cr_assert_eq(batch.right, BATCH);
+    cr_assert_eq(stat_of(c.pool, "reads"), BATCH + 20);
+    scene_close(&c);
+}
+
 /* The page is entered but its read not queued; the file's other pages push hard for its frame. */
 Test(interleavings, pressure_on_a_frame_that_is_being_entered)
 {

@@ -573,11 +573,11 @@ Test(io, announcements_without_reads)
         for (unsigned i = 3; i-- > 0;) {
             cr_expect_eq(atomic_load(&w[i].rc), 1, "%s", io->name);
             atomic_store(&w[i].word, 2); /* not what it waits for */
-            io->announce(ch, &w[i].word);
+            io->announce(ch, (const _Atomic uint64_t *const[]){&w[i].word}, 1);
             sleep_ms(10);
             cr_expect_eq(atomic_load(&w[i].rc), 1, "%s", io->name);
             atomic_store(&w[i].word, 3);
-            io->announce(ch, &w[i].word);
+            io->announce(ch, (const _Atomic uint64_t *const[]){&w[i].word}, 1);
             for (uint64_t end = clock_ns() + 10 * SECOND; atomic_load(&w[i].rc) == 1 && clock_ns() < end;)
                 sleep_ms(1);
             cr_expect_eq(atomic_load(&w[i].rc), 0, "%s", io->name);

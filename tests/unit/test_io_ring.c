@@ -108,7 +108,7 @@ static void expect_return(struct waiter *w)
 static void tell(struct io_channel *ch, _Atomic uint64_t *word)
 {
     atomic_store_explicit(word, 1, memory_order_release);
-    io->announce(ch, word);
+    io->announce(ch, (const _Atomic uint64_t *const[]){word}, 1);
 }
 
 static uint64_t cpu_ns(void)
@@ -178,6 +178,35 @@ Test(io_ring, announcements_reach_who_waits)
     expect_return(&w[1]);
     tell(ch, &word[3]);
     expect_return(&w[3]);
+    pending_answer(&p);
+    cr_expect_eq(wait_job(io, ch, &p.job, 10 * SECOND), 0);
+    pending_end(&p);
+    cr_assert_eq(io->close(ch), 0);
+}
+
+/* Several words told at once reach each of those who wait for one of them, in the kernel or parked, and nobody else. */
+Test(io_ring, one_announcement_of_several_words)
+{
+    struct io_channel *ch = channel(4, 0);
+    _Atomic uint64_t word[6] = {0};
+    struct waiter w[4];
+    struct pending p;
+
+    pending_start(&p, ch);
+    for (unsigned i = 0; i < 4; i++) /* the first two lead */
+        waiter_start(&w[i], ch, &word[i]);
+    for (unsigned i = 0; i < 6; i++)
+        if (i != 1)
+            atomic_store_explicit(&word[i], 1, memory_order_release);
+    io->announce(ch, (const _Atomic uint64_t *const[]){&word[4], &word[0], &word[5], &word[3], &word[2]}, 5);
+    expect_return(&w[0]);
+    expect_return(&w[2]);
+    expect_return(&w[3]);
+    expect_waiting(&w[1]);
+    io->announce(ch, NULL, 0);
+    expect_waiting(&w[1]);
+    tell(ch, &word[1]);
+    expect_return(&w[1]);
     pending_answer(&p);
     cr_expect_eq(wait_job(io, ch, &p.job, 10 * SECOND), 0);
     pending_end(&p);

@@ -417,6 +417,79 @@ Test(faults, a_channel_that_is_full)
     data_file_remove(&data);
 }
 
+/* Nothing that was taken ahead or held back for a batch is left when the call is over. */
+static void expect_nothing_held(bp_session *s, const char *when)
+{
+    cr_expect_eq(s->held_count, 0, "%s: %u reads", when, s->held_count);
+    cr_expect_eq(s->spare_frames, 0, "%s: %u frames", when, s->spare_frames);
+    cr_expect_null(s->spare, "%s: a request", when);
+}
+
+/* 24 pages from `page` on in one call. */
+static int get_24(bp_session *s, bp_file *file, const struct data_file *data, uint64_t page, const char *when)
+{
+    struct bp_ref ref[24];
+    uint64_t wanted[24];
+    int rc;
+
+    for (unsigned i = 0; i < 24; i++)
+        wanted[i] = page + i;
+    rc = bp_get_many(s, file, wanted, 24, BP_SHARED, ref);
+    expect_nothing_held(s, when);
+    for (unsigned i = 0; i < 24 && !rc; i++)
+        cr_expect(data_page_ok(data, wanted[i], ref[i].data), "%s: page %lu", when, (unsigned long)wanted[i]);
+    if (!rc)
+        bp_put_many(ref, 24);
+    return rc;
+}
+
+static void groups(const struct io_ops *ops, const struct data_file *data, unsigned refusals, int error, unsigned most)
+{
+    struct fault_plan plan = fault_plan_none(ops);
+    bp_pool *pool;
+    bp_session *s, *other;
+    bp_file *file;
+    struct bp_ref ref;
+
+    plan.submit_busy_next = refusals;
+    plan.submit_error = error;
+    plan.submit_most = most;
+    pool = open_faulty(1 << 20, &plan, 10000);
+    s = open_session(pool, "s");
+    other = open_session(pool, "other");
+    file = open_as(pool, data->path, 0, BP_TRY);
+    cr_assert_eq(get_24(s, file, data, 0, "refused"), error == -EAGAIN ? 0 : error);
+    cr_assert_eq(get_24(s, file, data, 4, "some are there"), 0, "%s", bp_session_error(s));
+    cr_assert_eq(get_24(s, file, data, 83, "past the end"), BP_EOF);
+    for (uint64_t page = 70; page < 100; page++) { /* also those that the call before left to others */
+        cr_assert_eq(bp_get(other, file, page, BP_SHARED, &ref), 0, "%s", bp_session_error(other));
+        cr_expect(data_page_ok(data, page, ref.data));
+        bp_put(&ref);
+    }
+    cr_assert_eq(atomic_load(&s->channel->in_use), 0);
+    cr_assert_eq(stat_of(pool, "read_errors"), error == -EAGAIN ? 0 : GROUP_READS);
+    cr_assert_eq(stat_of(pool, "reads"),
+                 (error == -EAGAIN ? 28 : 24) + 30); /* 0 to 3 failed, and were not tried again */
+    cr_assert_eq(bp_session_close(s), 0);
+    cr_assert_eq(bp_session_close(other), 0);
+    close_all(pool);
+}
+
+/* The reads of a batch go out in groups, and a group may be refused, as a whole or in part. */
+Test(faults, groups_that_are_refused)
+{
+    struct data_file data = data_file_make(100 * 4096);
+
+    EACH_INNER(ops)
+    {
+        groups(ops, &data, 0, -EAGAIN, 0);
+        groups(ops, &data, 0, -EAGAIN, 3);
+        groups(ops, &data, 5, -EAGAIN, 0);
+        groups(ops, &data, 1, -ENXIO, 0);
+    }
+    data_file_remove(&data);
+}
+
 Test(faults, a_device_that_does_not_answer)
 {
     struct data_file data = data_file_make(1000 * 4096);

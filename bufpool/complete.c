@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reads that have ended: from the channel to everybody who waits for the page.
+ *
+ *   whole:       let everybody in at once                                                              T3
+ *   in part:     ask for the rest; at the end of the file, clear what lies past it, then as above
+ *   failed:      out of the index first, then FAILED; each waiter takes the error and its pin          T4
+ *   not wanted:  published, but somebody else's extent was in the index: the same, and all look again
+ *
+ * By whoever looks first (R6). What is reaped together is completed together, with one round of locks, for locked
+ * instructions are a good part of what a miss costs the processor.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "bufpool/pool.h"
+
+#define RETRIES_MAX 32   /* of one read, without progress: EAGAIN, EINTR, less than the device can build on */
+#define PIECES_MAX  8192 /* of one read */
+
+void bpi_frame_release(bp_pool *pool, uint32_t head)
+{
+    uint64_t before = frame_unbind(&pool->frame[head]);
+
+    if (before & FRAME_WAITERS)
+        bpi_frame_wake(&pool->frame[head]);
+    bpi_frame_give(pool, head, frame_order(before));
+    bpi_release_notify(pool);
+}
+
+void bpi_unpin(bp_pool *pool, uint32_t head)
+{
+    struct frame *f = &pool->frame[head];
+    uint64_t before = frame_unpin(f);
+
+    if (frame_pins(before) > 1)
+        return;
+    if (before & FRAME_FAILED) { /* the last of those who waited: nobody else can find it */
+        bpi_frame_release(pool, head);
+        return;
+    }
+    if (before & FRAME_WAITERS)
+        bpi_frame_wake(f);
+    if (!(before & FRAME_EXCL))
+        bpi_release_notify(pool);
+}
+
+/*
+ * READING is gone from the heads of these reads, and what waits on the words for a latch has been woken: those who wait
+ * in the channel look again, operations are handed to their sessions.
+ */
+static void tell_and_end(struct channel *ch, struct read *const r[], unsigned n, bp_session *s)
+{
+    const _Atomic uint64_t *word[REAP_BATCH];
+
+    for (unsigned i = 0; i < n; i++)
+        word[i] = &ch->pool->frame[r[i]->frame].state;
+    ch->ops->announce(ch->io, word, n);
+    bpi_reads_end(ch, r, n, s);
+}
+
+/* Out of the index, or never in it: everybody who waits gets the error. The caller gets a pin (T4). */
+static void fail_frame(struct read *r, int error, bp_session *s)
+{
+    bp_pool *pool = r->channel->pool;
+    struct frame *f = &pool->frame[r->frame];
+
+    atomic_store_explicit(&pool->cold[r->frame].error, error, memory_order_relaxed);
+    if (frame_fail(f) & FRAME_WAITERS)
+        bpi_frame_wake(f);
+    tell_and_end(r->channel, &r, 1, s);
+}
+
+void bpi_read_failed(struct read *r, int error, bp_session *s, struct counters *count)
+{
+    bp_pool *pool = r->channel->pool;
+    uint32_t head = r->frame;
+    uint64_t page = frame_id(&pool->frame[head]) & FRAME_ID_PAGE;
+
+    if (error != ABANDONED)
+        counter_add(&count->read_errors, 1);
+    bpi_index_erase(&r->file->index, page, r->order, head, ENTRY_NONE);
+    fail_frame(r, error, s);
+    bpi_unpin(pool, head);
+}
+
+void bpi_read_abandon(struct read *r, bp_session *s)
+{
+    bp_pool *pool = s->pool;
+    uint32_t head = r->frame;
+
+    fail_frame(r, ABANDONED, s);
+    bpi_unpin(pool, head);
+    bpi_unpin(pool, head); /* the initiator's, from frame_publish */
+}
+
+/* Their bytes are there; up to REAP_BATCH of one channel. */
+static void reads_succeeded(struct channel *ch, struct read *const r[], unsigned n, bp_session *s,
+                            struct counters *count)
+{
+    struct frame *frame = ch->pool->frame;
+    uint64_t bytes = 0;
+    bool given_up = false;
+
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t before;
+
+        bytes += r[i]->done;
+        SYNC_POINT("fault:complete");
+        before = frame_read_done(&frame[r[i]->frame]);
+        if (before & FRAME_WAITERS)
+            bpi_frame_wake(&frame[r[i]->frame]);
+        given_up |= !(before & FRAME_PINS); /* everybody who asked */
+    }
+    counter_add(&count->reads, n);
+    counter_add(&count->read_bytes, bytes);
+    tell_and_end(ch, r, n, s);
+    if (given_up)
+        bpi_release_notify(ch->pool);
+}
+
+/* Ask for the rest, from the last position that the device can start at. */
+static int resubmit(struct read *r)
+{
+    struct io_request *const io = &r->io;
+    uint32_t keep = r->done & ~(r->file->io.align - 1);
+    char *start = (char *)io->to - (r->bytes - io->bytes);
+    int taken;
+
+    io->offset += keep - (r->bytes - io->bytes);
+    io->to = start + keep;
+    io->bytes = r->bytes - keep;
+    r->done = keep;
+    taken = r->channel->ops->submit(r->channel->io, (struct io_request *const[]){io}, 1, IO_BACKGROUND);
+    return taken == 1 ? 0 : taken < 0 ? taken : -EAGAIN;
+}
+
+/*
+ * A reader gets less than it asked for at the end of the file, and elsewhere for many reasons (signals, FUSE, block
+ * boundaries), so only a zero, or the file system's word on the size, means the end.
+ */
+static bool at_end(const struct read *r, int32_t result)
+{
+    uint64_t bytes;
+    uint64_t start = r->io.offset - (r->bytes - r->io.bytes);
+
+    return result == 0 || (bpi_io_file_size(&r->file->io, &bytes) == 0 && start + r->done >= bytes);
+}
+
+/* What to do about an answer that is not the whole: 0: it goes on, 1: it is complete, else the error. */
+static int read_next(struct read *r, struct counters *count)
+{
+    int32_t result = r->io.result;
+    int rc;
+
+    if ((result == -EFAULT || result == -EOPNOTSUPP) && r->io.buffer != IO_BUFFER_NONE) {
+        bpi_channel_refuse_buffer(r->channel, r->frame);
+        r->io.buffer = IO_BUFFER_NONE;
+    } else if (result < 0 && result != -EAGAIN && result != -EINTR) {
+        return result;
+    }
+    if (result >= 0) {
+        r->done = (r->bytes - r->io.bytes) + (uint32_t)result;
+        if (r->done >= r->bytes)
+            return 1;
+        if (at_end(r, result))
+            return r->done ? 1 : BP_EOF;
+    }
+    r->retries = (r->done & ~(r->file->io.align - 1)) > r->bytes - r->io.bytes ? 0 : r->retries + 1;
+    if (r->retries > RETRIES_MAX || r->pieces++ > PIECES_MAX)
+        return -EIO; /* also for EAGAIN and EINTR, which mean something else to our callers */
+    counter_add(&count->read_continued, 1);
+    rc = resubmit(r);
+    return rc == -EAGAIN ? -EBUSY : rc;
+}
+
+/* Less than was asked for, or an error. */
+static void complete_partly(struct read *r, bp_session *s, struct counters *count)
+{
+    int rc = read_next(r, count);
+
+    if (rc < 0) {
+        bpi_read_failed(r, rc, s, count);
+    } else if (rc) {
+        if (r->done < r->bytes)
+            memset((char *)r->io.to + (r->done - (r->bytes - r->io.bytes)), 0, r->bytes - r->done);
+        reads_succeeded(r->channel, &r, 1, s, count);
+    }
+}
+
+/* Those that are whole first: going on with the others may take a system call. */
+void bpi_reads_complete(struct channel *ch, struct io_request *const done[], unsigned n, bp_session *s,
+                        struct counters *count)
+{
+    struct read *whole[REAP_BATCH];
+    struct read *partly[REAP_BATCH];
+    unsigned whole_count = 0;
+    unsigned partly_count = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        struct read *r = (struct read *)done[i];
+
+        if (likely(r->io.result == (int32_t)r->io.bytes)) {
+            r->done = r->bytes;
+            whole[whole_count++] = r;
+        } else {
+            partly[partly_count++] = r;
+        }
+    }
+    if (whole_count)
+        reads_succeeded(ch, whole, whole_count, s, count);
+    for (unsigned i = 0; i < partly_count; i++)
+        complete_partly(partly[i], s, count);
+}
