@@ -210,6 +210,43 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
     return known;
 }
 
+uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
+{
+    unsigned number = file_number(file);
+    uint8_t known;
+
+    pthread_mutex_lock(&ch->lock);
+    known = atomic_load_explicit(&ch->file[number], memory_order_relaxed);
+    if (known == SLAB_UNKNOWN) {
+        known = SLAB_PLAIN;
+        if (ch->pool->options.registered != BP_OFF && ch->ops->file(ch->io, number, &file->io) == 0)
+            known = SLAB_REGISTERED;
+        atomic_store_explicit(&ch->file[number], known, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&ch->lock);
+    return known;
+}
+
+/*
+ * If a slot cannot be cleared, the ring keeps the file open until the next one with this number takes the slot, or the
+ * pool closes. Nothing is read from it: each file is registered anew before its slot is named.
+ */
+void bpi_channels_forget_file(bp_pool *pool, const bp_file *file)
+{
+    unsigned count = atomic_load_explicit(&pool->channel_count, memory_order_acquire);
+    unsigned number = file_number(file);
+
+    for (unsigned i = 0; i < count && number < IO_FILES_MAX; i++) {
+        struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
+
+        pthread_mutex_lock(&ch->lock);
+        if (atomic_load_explicit(&ch->file[number], memory_order_relaxed) == SLAB_REGISTERED)
+            ch->ops->file(ch->io, number, NULL);
+        atomic_store_explicit(&ch->file[number], SLAB_UNKNOWN, memory_order_relaxed);
+        pthread_mutex_unlock(&ch->lock);
+    }
+}
+
 void bpi_channel_refuse_buffer(struct channel *ch, uint32_t frame)
 {
     unsigned slab = bpi_frames_slab(ch->pool->frames, frame);

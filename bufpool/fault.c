@@ -97,6 +97,20 @@ static uint32_t buffer_of(struct channel *ch, uint32_t frame)
     return known == SLAB_REGISTERED ? slab : IO_BUFFER_NONE;
 }
 
+/* As a request names it: the slot that the file is registered in, plus 1, or 0. */
+static uint32_t file_slot_of(struct channel *ch, const bp_file *file)
+{
+    unsigned number = file_number(file);
+    uint8_t known;
+
+    if (number >= IO_FILES_MAX)
+        return 0;
+    known = atomic_load_explicit(&ch->file[number], memory_order_relaxed);
+    if (unlikely(known == SLAB_UNKNOWN))
+        known = bpi_channel_register_file(ch, file);
+    return known == SLAB_REGISTERED ? number + 1 : 0;
+}
+
 /* The read of an extent that begins with this page joins those that the session holds. */
 static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
 {
@@ -108,6 +122,7 @@ static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *
     r->pieces = 0;
     r->bytes = BP_PAGE_SIZE << r->order;
     r->io.file = &file->io;
+    r->io.file_slot = file_slot_of(r->channel, file);
     r->io.offset = page << BP_PAGE_SHIFT;
     r->io.to = pool->base + ((size_t)r->frame << BP_PAGE_SHIFT);
     r->io.bytes = r->bytes;

@@ -50,7 +50,7 @@ static bp_file *find_same(bp_pool *pool, const struct io_file *io, unsigned *slo
                 *slot = i;
             if (!file)
                 break; /* slots are used from below */
-        } else if (file->io.dev == io->dev && file->io.ino == io->ino) {
+        } else if (file->io.dev == io->dev && file->io.ino == io->ino && !file->closing) {
             return file;
         }
     }
@@ -285,17 +285,22 @@ int bp_file_close(bp_file *file, struct bp_error *error)
         pthread_mutex_unlock(&pool->lock);
         return 0;
     }
+    file->closing = true;
     pthread_mutex_unlock(&pool->lock);
+    SYNC_POINT("file:closing");
     rc = bpi_file_drop(file, &pinned);
-    if (rc) {
+    if (!rc)
+        bpi_channels_forget_file(pool, file);
+    pthread_mutex_lock(&pool->lock);
+    file->closing = false;
+    if (!rc) {
+        bpi_io_file_close(&file->io);
+        file->opens = 0;
+        pool->file_count--;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (rc)
         bpi_error_set(error, rc, "%s: %llu of its extents are pinned%s", file->name, (unsigned long long)pinned,
                       rc == -ETIMEDOUT ? "; a read of it does not end" : "");
-        return rc;
-    }
-    pthread_mutex_lock(&pool->lock);
-    bpi_io_file_close(&file->io);
-    file->opens = 0;
-    pool->file_count--;
-    pthread_mutex_unlock(&pool->lock);
-    return 0;
+    return rc;
 }

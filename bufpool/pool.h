@@ -77,7 +77,7 @@ struct read {
     struct read *next;         /* free list; a session's spare ones */
 };
 
-enum slab_registration { SLAB_UNKNOWN, SLAB_REGISTERED, SLAB_PLAIN };
+enum slab_registration { SLAB_UNKNOWN, SLAB_REGISTERED, SLAB_PLAIN }; /* and files' */
 
 struct channel {
     bp_pool *pool;
@@ -90,6 +90,8 @@ struct channel {
     uint64_t registered_bytes;
     _Atomic uint8_t *registered; /* per slab, enum slab_registration; written under the lock, read without */
     char buffer_reason[120];     /* why slabs are not registered; under the lock */
+    /* per file number, enum slab_registration; written under the lock, read without */
+    _Atomic uint8_t file[IO_FILES_MAX];
     uint16_t number;
     unsigned sessions; /* that use it; under pool.lock */
 };
@@ -103,6 +105,7 @@ struct bp_file {
     struct io_file io;
     unsigned order; /* extents that misses read */
     unsigned opens; /* under pool.lock; 0: the slot is free */
+    bool closing;   /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
     char name[64]; /* end of the path, for texts */
 };
@@ -214,6 +217,11 @@ struct bp_pool {
     unsigned channels_max;
 };
 
+static inline unsigned file_number(const bp_file *file)
+{
+    return (unsigned)(file->id >> FRAME_ID_FILE_SHIFT);
+}
+
 static inline void *frame_data(const bp_session *s, uint32_t frame)
 {
     return s->base + ((size_t)frame << BP_PAGE_SHIFT);
@@ -251,6 +259,10 @@ void bpi_reads_give(struct channel *, struct read *list);
 void bpi_reads_end(struct channel *, struct read *const[], unsigned n, bp_session *reaper);
 /* First use of a slab in this channel: register it if it is complete and the cap allows. enum slab_registration */
 uint8_t bpi_channel_register(struct channel *, unsigned slab);
+/* First read of a file in this channel: register it. enum slab_registration */
+uint8_t bpi_channel_register_file(struct channel *, const bp_file *);
+/* A file of which no read is under way, nor will be: no channel keeps it any more. */
+void bpi_channels_forget_file(bp_pool *, const bp_file *);
 void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;

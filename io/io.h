@@ -68,6 +68,7 @@ struct io_request {
     void *to;                   /* stays valid until the request is reaped */
     uint32_t bytes;
     uint32_t buffer;         /* registered buffer that `to` lies in, or IO_BUFFER_NONE */
+    uint32_t file_slot;      /* that the file is registered in, plus 1; 0: none */
     int32_t result;          /* when reaped: bytes read (0: end of file), or a negative errno */
     struct io_request *next; /* the channel's while it has the request */
 };
@@ -80,6 +81,7 @@ enum io_kind { IO_URING, IO_PSYNC };
 #define IO_BACKGROUND 2u /* submit: nobody is going to wait; make sure that it proceeds by itself */
 
 #define IO_DEPTH_MAX 32768u /* requests in flight in a channel */
+#define IO_FILES_MAX 256u   /* slots for registered files: the table must be smaller than RLIMIT_NOFILE, often 1024 */
 
 struct io_channel;
 
@@ -141,6 +143,12 @@ struct io_ops {
      * goes; reads in flight are not disturbed. 0 or a negative errno: use plain reads.
      */
     int (*buffer)(struct io_channel *, unsigned slot, void *at, size_t bytes);
+    /*
+     * Register a file in `slot`, which spares each read the kernel's counting of the file's users, or clear the slot
+     * (NULL); reads in flight are not disturbed. The file stays open until its slot is cleared or used for another,
+     * even if it is closed before. 0 or a negative errno: name no slot in requests.
+     */
+    int (*file)(struct io_channel *, unsigned slot, const struct io_file *);
 };
 
 extern const struct io_ops bpi_io_uring;

@@ -421,6 +421,14 @@ static int psync_buffer(struct io_channel *ch, unsigned slot, void *at, size_t b
     return -EOPNOTSUPP;
 }
 
+static int psync_file(struct io_channel *ch, unsigned slot, const struct io_file *file)
+{
+    (void)ch;
+    (void)slot;
+    (void)file;
+    return -EOPNOTSUPP;
+}
+
 /* Until no read is running. Under lock. 0 or -ETIMEDOUT. */
 static int drain(struct psync *p)
 {
@@ -476,4 +484,5 @@ const struct io_ops bpi_io_psync = {
     .announce = psync_announce,
     .fd = psync_fd,
     .buffer = psync_buffer,
+    .file = psync_file,
 };

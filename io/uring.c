@@ -56,6 +56,7 @@ struct uring {
     unsigned depth;
     unsigned buffers;
     int table_error; /* why there is no table of registered buffers */
+    int files_error; /* of files */
 
     alignas(64) pthread_mutex_t queue_lock;
     _Atomic unsigned unclaimed;   /* queued, and no call has been told to start it; written under queue_lock */
@@ -163,6 +164,7 @@ static int uring_open(unsigned depth, unsigned buffers, unsigned threads, struct
         u->table_error = io_uring_register_buffers_sparse(&u->ring, buffers);
         u->buffers = u->table_error ? 0 : buffers;
     }
+    u->files_error = io_uring_register_files_sparse(&u->ring, IO_FILES_MAX); /* 5.19; now, when nothing is in flight */
     list_clear(&u->failures);
     pthread_mutex_init(&u->queue_lock, NULL); /* cannot fail with default attributes */
     pthread_mutex_init(&u->reap_lock, NULL);
@@ -177,14 +179,17 @@ static void queue_fill(struct uring *u, const struct io_request *r)
 {
     struct io_uring_sq *sq = &u->ring.sq;
     struct io_uring_sqe *sqe = &sq->sqes[sq->sqe_tail++ & sq->ring_mask];
+    int fd = r->file_slot ? (int)r->file_slot - 1 : r->file->fd;
 
     assert(r->offset <= INT64_MAX); /* -1 would mean the file's position */
     if (r->buffer == IO_BUFFER_NONE) {
-        io_uring_prep_read(sqe, r->file->fd, r->to, r->bytes, r->offset);
+        io_uring_prep_read(sqe, fd, r->to, r->bytes, r->offset);
     } else {
         assert(r->buffer <= UINT16_MAX);
-        io_uring_prep_read_fixed(sqe, r->file->fd, r->to, r->bytes, r->offset, (int)r->buffer);
+        io_uring_prep_read_fixed(sqe, fd, r->to, r->bytes, r->offset, (int)r->buffer);
     }
+    if (r->file_slot)
+        io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, (uint64_t)(uintptr_t)r);
 }
 
@@ -636,6 +641,20 @@ static int uring_buffer(struct io_channel *ch, unsigned slot, void *at, size_t b
     return rc < 0 ? rc : 0;
 }
 
+static int uring_file(struct io_channel *ch, unsigned slot, const struct io_file *file)
+{
+    struct uring *u = uring_of(ch);
+    int fd = file ? file->fd : -1;
+    int rc;
+
+    if (u->files_error)
+        return u->files_error;
+    if (slot >= IO_FILES_MAX)
+        return -EINVAL;
+    rc = io_uring_register_files_update(&u->ring, slot, &fd, 1);
+    return rc < 0 ? rc : 0;
+}
+
 /* ---- close --------------------------------------------------------------------------------------- */
 
 /* Until nothing is in flight; results are dropped. 0 or -ETIMEDOUT. */
@@ -706,4 +725,5 @@ const struct io_ops bpi_io_uring = {
     .announce = uring_announce,
     .fd = uring_fd,
     .buffer = uring_buffer,
+    .file = uring_file,
 };

@@ -476,6 +476,17 @@ static int fault_buffer(struct io_channel *ch, unsigned slot, void *at, size_t b
     return rc ? rc : channel_of(ch)->inner->buffer(channel_of(ch)->ch, slot, at, bytes);
 }
 
+static int fault_file(struct io_channel *ch, unsigned slot, const struct io_file *file)
+{
+    int rc;
+
+    pthread_mutex_lock(&plan_lock);
+    rc = plan.file_error;
+    counts.files_refused += rc != 0;
+    pthread_mutex_unlock(&plan_lock);
+    return rc ? rc : channel_of(ch)->inner->file(channel_of(ch)->ch, slot, file);
+}
+
 const struct io_ops fault_io = {
     .name = "faults",
     .open = fault_open,
@@ -488,4 +499,5 @@ const struct io_ops fault_io = {
     .announce = fault_announce,
     .fd = fault_fd,
     .buffer = fault_buffer,
+    .file = fault_file,
 };

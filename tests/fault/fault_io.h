@@ -49,13 +49,14 @@ struct fault_plan {
     unsigned wait_error_next; /* so many waits answer wait_error at once; counts down */
     int wait_error;           /* 0: -EAGAIN */
     int buffer_error;         /* registering a buffer answers this */
+    int file_error;           /* registering a file, or clearing its slot, answers this */
     unsigned open_error_next; /* so many opens answer open_error; counts down */
     int open_error;           /* 0: -ENOMEM */
 };
 
 struct fault_counts {
     uint64_t requests, shorts, errors, late, held; /* requests: handed out by the back end inside */
-    uint64_t submits_refused, submits_cut, opens_refused, buffers_refused;
+    uint64_t submits_refused, submits_cut, opens_refused, buffers_refused, files_refused;
 };
 
 /* The back end, to be used wherever bpi_io_uring is. */

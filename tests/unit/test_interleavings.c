@@ -348,3 +348,34 @@ Test(interleavings, pressure_on_a_frame_that_is_being_entered)
     finish(&a);
     scene_close(&c);
 }
+
+static void *close_file(void *arg)
+{
+    struct scene *c = arg;
+
+    return (void *)(intptr_t)bp_file_close(c->file, NULL);
+}
+
+/* The same file is opened while the last one that had it open is closing it: it is not closed under the newcomer. */
+Test(interleavings, opened_while_it_closes)
+{
+    struct scene c = scene_open();
+    pthread_t thread;
+    bp_file *again;
+    void *rc;
+
+    touch(&c, 5);
+    set_gate("file:closing");
+    pthread_create(&thread, NULL, close_file, &c);
+    wait_until_stopped();
+    again = open_file(c.pool, c.data.path, 0);
+    let_go();
+    pthread_join(thread, &rc);
+    cr_assert_eq((intptr_t)rc, 0);
+    cr_assert_eq(stat_of(c.pool, "files"), 1);
+    c.file = again;
+    for (uint64_t page = 0; page < 300; page += 7)
+        touch(&c, page);
+    cr_assert_eq(bp_file_close(again, NULL), 0);
+    scene_close(&c);
+}

@@ -434,6 +434,51 @@ Test(io_ring, registered_buffers)
     munmap(at, bytes);
 }
 
+/* ---- registered files ---------------------------------------------------------------------------------- */
+
+static int32_t read_slot(struct io_channel *ch, unsigned slot, const struct io_file *file, void *to, uint32_t bytes)
+{
+    struct job job;
+
+    job_set(&job, file, 0, to, bytes);
+    job.request.file_slot = slot + 1;
+    cr_assert_eq(submit_job(io, ch, &job, 0), 0);
+    cr_assert_eq(wait_job(io, ch, &job, 10 * SECOND), 0);
+    return job_result(&job);
+}
+
+/* Told apart by their lengths. */
+Test(io_ring, registered_files)
+{
+    static const struct io_file closed = {.fd = -1, .align = 1};
+    struct io_channel *ch = channel(4, 0);
+    struct io_channel *other;
+    struct io_file file[2];
+    char to[8192];
+
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(open_file(&file[i], 1000 * (i + 1), IO_DIRECT_OFF), 0);
+    cr_expect_eq(io->file(ch, IO_FILES_MAX, &file[0]), -EINVAL);
+    cr_expect_eq(read_slot(ch, 7, &file[0], to, sizeof(to)), -EBADF, "an empty slot");
+    cr_assert_eq(io->file(ch, 7, &file[0]), 0);
+    cr_assert_eq(io->file(ch, IO_FILES_MAX - 1, &file[1]), 0);
+    cr_expect_eq(read_slot(ch, 7, &closed, to, sizeof(to)), 1000, "the slot counts, not the descriptor");
+    cr_expect(bytes_right(to, 0, 1000));
+    cr_expect_eq(read_slot(ch, IO_FILES_MAX - 1, &closed, to, sizeof(to)), 2000);
+    cr_assert_eq(io->file(ch, 7, &file[1]), 0);
+    cr_expect_eq(read_slot(ch, 7, &closed, to, sizeof(to)), 2000, "another file's now");
+    cr_assert_eq(io->file(ch, 7, NULL), 0);
+    cr_expect_eq(read_slot(ch, 7, &file[0], to, sizeof(to)), -EBADF, "cleared");
+    cr_expect_eq(io->file(ch, 7, &closed), 0, "which is what a closed file does, too");
+    cr_assert_eq(io->close(ch), 0);
+
+    cr_assert_eq(bpi_io_psync.open(4, 0, 0, &other), 0);
+    cr_expect_eq(bpi_io_psync.file(other, 0, &file[0]), -EOPNOTSUPP);
+    cr_assert_eq(bpi_io_psync.close(other), 0);
+    for (unsigned i = 0; i < 2; i++)
+        bpi_io_file_close(&file[i]);
+}
+
 /* ---- in a child: limits and refusals -------------------------------------------------------------------- */
 
 static struct io_file child_file;

@@ -490,6 +490,67 @@ Test(faults, groups_that_are_refused)
     data_file_remove(&data);
 }
 
+/* Nobody has it open any more: a lease for writing is only given then. The kernel may let go of it a little later. */
+static bool is_let_go(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    bool free = false;
+
+    cr_assert_geq(fd, 0);
+    for (unsigned tries = 0; tries < 500 && !free; tries++) {
+        free = fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+        if (!free)
+            usleep(10000);
+    }
+    close(fd);
+    return free;
+}
+
+/* Files with the same number one after the other: each is read from what it is, and let go when it is closed. */
+static void files_in_turn(const struct io_ops *ops, const struct data_file data[2], int refuse, int refuse_clearing)
+{
+    struct fault_plan plan = fault_plan_none(ops);
+    bp_pool *pool;
+    bp_session *s;
+
+    plan.file_error = refuse;
+    pool = open_faulty(1 << 20, &plan, 0);
+    s = open_session(pool, "s");
+    for (unsigned i = 0; i < 4; i++) {
+        bp_file *file = open_as(pool, data[i % 2].path, 0, BP_TRY);
+
+        cr_assert_eq(file_number(file), 1);
+        plan.file_error = i == 2 ? -ENOMEM : refuse; /* it takes the slot that was not cleared, or does not */
+        fault_io_plan(&plan);
+        cr_assert_eq(get_24(s, file, &data[i % 2], 0, "in turn"), 0, "%s", bp_session_error(s));
+        if (ops == &bpi_io_uring)
+            cr_expect_eq(atomic_load(&s->channel->file[1]), refuse || i == 2 ? SLAB_PLAIN : SLAB_REGISTERED);
+        plan.file_error = refuse_clearing;
+        fault_io_plan(&plan);
+        cr_assert_eq(bp_file_close(file, NULL), 0);
+        if (!refuse_clearing)
+            cr_expect(is_let_go(data[i % 2].path), "round %u", i);
+    }
+    cr_assert_eq(bp_session_close(s), 0);
+    close_all(pool);
+    for (unsigned i = 0; i < 2; i++)
+        cr_expect(is_let_go(data[i].path), "the pool is closed");
+}
+
+Test(faults, registered_files)
+{
+    struct data_file data[2] = {data_file_make(30 * 4096), data_file_make(30 * 4096)};
+
+    EACH_INNER(ops)
+    {
+        files_in_turn(ops, data, 0, 0);
+        files_in_turn(ops, data, -EMFILE, 0);
+        files_in_turn(ops, data, 0, -ENOMEM);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        data_file_remove(&data[i]);
+}
+
 Test(faults, a_device_that_does_not_answer)
 {
     struct data_file data = data_file_make(1000 * 4096);
