@@ -330,7 +330,7 @@ int bp_get_start(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
     if (rc < 0)
         return rc;
     if (rc == STEP_PINNED) {
-        ref_fill(s, file, page, mode, &t, ref);
+        ref_fill(s, page, mode, &t, ref);
         return 0;
     }
     op = operation_take(s);
@@ -385,7 +385,7 @@ static bool finish(struct operation *op, struct bp_event *event)
         return false;
     }
     if (!rc)
-        ref_fill(s, op->file, op->page, op->mode, &t, &event->ref);
+        ref_fill(s, op->page, op->mode, &t, &event->ref);
     deliver(op, rc, event);
     return true;
 }
@@ -398,7 +398,7 @@ static bool try_again(struct operation *op, uint64_t now, bool *starved, struct 
     int rc = *starved ? STEP_FRAMES : bpi_step(s, op->file, op->page, op->mode, &t);
 
     if (rc == STEP_PINNED) {
-        ref_fill(s, op->file, op->page, op->mode, &t, &event->ref);
+        ref_fill(s, op->page, op->mode, &t, &event->ref);
         deliver(op, 0, event);
         return true;
     }

@@ -37,8 +37,8 @@
  *
  * Results: 0 or a positive answer where the call says so, else a negative code: a negative errno where
  * one fits, or one of enum bp_code. "Retry" below means that the same call can succeed later without
- * the caller changing anything. Out-parameters come last and are written only on success unless the
- * call says otherwise. Where a file, a page or a holder is to blame, bp_session_error() or the
+ * the caller changing anything. Out-parameters come last, are written on success, and hold nothing to be
+ * used after an error unless the call says otherwise. Where a file, a page or a holder is to blame, bp_session_error() or the
  * bp_error given in the options names it.
  */
 #ifndef BUFPOOL_H
@@ -88,7 +88,8 @@ typedef struct bp_session bp_session;
     X(BP_EOF, -10001, "the page lies past the end of the file")                    \
     X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool") \
     X(BP_CLOSED, -10003, "the pool is being closed")                               \
-    X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first")
+    X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first") \
+    X(BP_MISMATCH, -10005, "the program was compiled with the header of another version of the library")
 
 enum bp_code {
 #define BP_ERROR_ENUM(name, value, text) name = value,
@@ -255,7 +256,10 @@ struct bp_session_options {
     uint32_t async_max; /* bp_get_start operations under way at the most; 0: 1,024 */
 };
 
-/* Open a session; options may be NULL. ENOMEM, EMFILE. Thread safe. */
+/*
+ * Open a session; options may be NULL. ENOMEM, EMFILE; BP_MISMATCH: the header's inlined hits (inline.h) do not fit the
+ * library. Thread safe.
+ */
 BP_API BP_NODISCARD int bp_session_open(bp_pool *, const struct bp_session_options *, bp_session **);
 
 /*
@@ -328,11 +332,10 @@ enum bp_mode {
 struct bp_ref {
     void *data;          /* the page asked for; read only under BP_SHARED */
     uint64_t page;       /* its number */
-    size_t bytes;        /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
-    bp_session *session; /* the rest is the library's */
-    bp_file *file;
-    uint32_t frame;
-    uint32_t mode;
+    uint32_t bytes;      /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
+    uint32_t mode;       /* the rest is the library's */
+    bp_session *session;
+    uint64_t *state;
 };
 
 /*
@@ -400,6 +403,10 @@ BP_API int bp_session_fd(bp_session *);
  * read together. *done gets the bytes copied, also on an error; fewer than len with result 0 means the end of the file.
  */
 BP_API BP_NODISCARD int bp_copy_out(bp_session *, bp_file *, uint64_t offset, size_t len, void *to, size_t *done);
+
+#ifdef __GNUC__
+#include "inline.h" /* the hits of bp_read, bp_get and bp_put, inlined; BP_NO_INLINE leaves them out */
+#endif
 
 #ifdef __cplusplus
 }

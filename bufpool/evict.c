@@ -404,7 +404,7 @@ void bpi_describe_holders(bp_pool *pool, char *text, size_t size)
                           (unsigned long long)fs.frames_free);
     pthread_mutex_lock(&pool->lock);
     for (bp_session *s = pool->session; s && at < size; s = s->next) {
-        uint64_t pins = atomic_load_explicit(&s->pins, memory_order_relaxed);
+        uint64_t pins = session_refs(s);
 
         if (pins)
             at += (size_t)snprintf(text + at, size - at, " '%s' %llu", s->label, (unsigned long long)pins);

@@ -414,13 +414,28 @@ static void wait_for_frame(bp_session *s, uint64_t deadline_ns)
     uint32_t seen = atomic_load_explicit(&pool->released, memory_order_acquire);
     uint32_t frame;
 
-    /* seq_cst: a put that reads starving as 0 comes before our second attempt, which then finds what it released */
+    /* seq_cst, and the fence in watch: who reads starving as 0, or its session as calm, comes before our second attempt
+     */
     atomic_fetch_add_explicit(&pool->starving, 1, memory_order_seq_cst);
+    bpi_puts_watch(pool);
     if (bpi_frame_take(s, 0, &frame) == 0)
         bpi_frame_give(pool, frame, 0);
     else
         bpi_futex_wait(&pool->released, seen, until < deadline_ns ? until : deadline_ns);
+    bpi_puts_unwatch(pool);
     atomic_fetch_sub_explicit(&pool->starving, 1, memory_order_relaxed);
+}
+
+/* Park until the word moves that keeps us from latching it. */
+static void wait_for_latch(bp_session *s, const struct target *t, uint64_t deadline_ns)
+{
+    bool for_puts = t->seen & FRAME_PINS;
+
+    if (for_puts)
+        bpi_puts_watch(s->pool);
+    bpi_frame_wait(&s->frame[t->head], t->seen, deadline_ns);
+    if (for_puts)
+        bpi_puts_unwatch(s->pool);
 }
 
 static int give_up_frames(bp_session *s)
@@ -484,7 +499,7 @@ static int finish_joined(bp_session *s, bp_file *file, uint64_t page, enum bp_mo
     if (!rc)
         rc = settle_mode(s, mode, t);
     if (!rc)
-        ref_fill(s, file, page, mode, t, ref);
+        ref_fill(s, page, mode, t, ref);
     return rc;
 }
 
@@ -500,7 +515,7 @@ static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mod
         if (rc < 0)
             return rc;
         if (rc == STEP_PINNED) {
-            ref_fill(s, file, page, mode, &t, ref);
+            ref_fill(s, page, mode, &t, ref);
             return 0;
         }
         if (rc == STEP_JOINED) {
@@ -510,7 +525,7 @@ static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mod
         } else if (bpi_now_ns() >= deadline_ns) {
             return rc == STEP_LATCHED ? give_up_latch(s, file, page, t.head) : give_up_frames(s);
         } else if (rc == STEP_LATCHED) {
-            bpi_frame_wait(&s->frame[t.head], t.seen, deadline_ns);
+            wait_for_latch(s, &t, deadline_ns);
         } else if (rc == STEP_FRAMES) {
             reap_everywhere(s);
             wait_for_frame(s, deadline_ns);
@@ -527,21 +542,22 @@ static void drop_refs(bp_session *s, struct bp_ref ref[], unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
         if (ref[i].mode == REF_JOINED)
-            bpi_unpin(s->pool, ref[i].frame);
+            bpi_unpin(s->pool, ref_head(s, &ref[i]));
         else
             bp_put(&ref[i]);
     }
 }
 
 /* A joined read that succeeded meanwhile, for readers: most of a batch. The pin of the read is the ref's. */
-static bool settle_done(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
+static bool settle_done(bp_session *s, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
 {
-    struct target t = {.head = ref->frame, .seen = frame_load(&s->frame[ref->frame])};
+    struct target t = {.head = ref_head(s, ref)};
 
+    t.seen = frame_load(&s->frame[t.head]);
     if (mode != BP_SHARED || t.seen & (FRAME_READING | FRAME_FAILED))
         return false;
-    t.frame = t.head + (uint32_t)ref->bytes;
-    ref_fill(s, file, page, BP_SHARED, &t, ref);
+    t.frame = t.head + ref->bytes;
+    ref_fill(s, page, BP_SHARED, &t, ref);
     return true;
 }
 
@@ -555,15 +571,15 @@ static int settle(bp_session *s, bp_file *file, const uint64_t page[], unsigned 
     for (unsigned i = 0; i < n; i++)
         left += ref[i].mode == REF_JOINED;
     for (unsigned i = 0; i < n && left; i++) {
-        struct target t = {.head = ref[i].frame};
+        struct target t = {.head = ref_head(s, &ref[i])};
 
         if (ref[i].mode != REF_JOINED)
             continue;
-        if (settle_done(s, file, page[i], mode, &ref[i])) {
+        if (settle_done(s, page[i], mode, &ref[i])) {
             left--;
             continue;
         }
-        t.frame = t.head + (uint32_t)ref[i].bytes;
+        t.frame = t.head + ref[i].bytes;
         rc = finish_joined(s, file, page[i], mode, left, deadline_ns, &t, &ref[i]);
         if (rc == -EAGAIN)
             rc = get_one(s, file, page[i], mode, deadline_ns, &ref[i]);
@@ -596,7 +612,7 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
         s->group = n - i < GROUP_READS ? n - i : GROUP_READS;
         rc = step(s, file, page[i], mode, &t);
         if (rc == STEP_PINNED) {
-            ref_fill(s, file, page[i], mode, &t, &ref[i]);
+            ref_fill(s, page[i], mode, &t, &ref[i]);
             i++;
         } else if (rc == STEP_JOINED) {
             if (s->held_count == GROUP_READS && i + 1 < n) { /* let the device begin while we prepare the rest */
@@ -604,7 +620,7 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
                 s->channel->ops->flush(s->channel->io);
             }
             ref[i].mode = REF_JOINED;
-            ref[i].frame = t.head;
+            ref_set_head(s, &ref[i], t.head);
             ref[i].bytes = t.frame - t.head;
             i++;
         } else if (rc < 0) {

@@ -101,6 +101,12 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
         memset(file, 0, sizeof(*file));
         file->pool = pool;
         bpi_index_init(&file->index, &pool->nodes);
+        file->leaf = file->index.leaf;
+        if (!file->leaf || file->index.leaf_pages < leaf_pages(&pool->nodes)) { /* hits look there without asking */
+            bpi_index_destroy(&file->index);
+            free(file);
+            return -ENOMEM;
+        }
         atomic_store_explicit(&pool->file[slot], file, memory_order_release);
     }
     set_up(file, slot, path, order, io, bytes, o->direct);

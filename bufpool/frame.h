@@ -16,20 +16,20 @@
  * The low half is the futex word. The descriptor of an extent's first frame ("head") speaks for the extent; those of
  * the other frames hold TAIL and the order, from which the head follows, since extents are naturally aligned.
  *
- *   name                 from                       to                         rule in RULES.md
- *   frame_publish        free                       EXCL|READING, pins 1       T1  by the allocator, before anybody can
- * see it frame_join           READING                    READING, pins + 1          T2 frame_read_done EXCL|READING
- * pins only                  T3  by whoever reaps the read frame_fail           EXCL|READING               EXCL|FAILED
- * T4  after the index entry is gone frame_pin            no EXCL                    pins + 1                   T5
- *   frame_unpin          pins > 0                   pins - 1                   T6
- *   frame_lock           no EXCL, pins 0            EXCL                       T7  exclusive get
- *   frame_upgrade        no EXCL, pins 1 (own)      EXCL                       T8
- *   frame_unlock         EXCL                       version + 1                T9
- *   frame_claim          as frame_lock, cold        EXCL                       T10 eviction
- *   frame_unbind         EXCL, no pins              free, version + 1          T11 after the index entry is gone
- *   frame_cool           heat > 0                   heat - 1                   T12
- *   frame_warm           heat < full                heat + 1                   T13
- *   frame_await          any bound                  WAITERS                    T14
+ *   name                from                       to                    rule in RULES.md
+ *   frame_publish       free                       EXCL|READING, pins 1  T1  by the allocator, before anybody can see
+ * it frame_pin_from      READING                    READING, pins + 1     T2 frame_read_done     EXCL|READING pins only
+ * T3  by whoever reaps the read frame_fail          EXCL|READING               EXCL|FAILED           T4  after the
+ * index entry is gone frame_pin_from      no EXCL                    pins + 1              T5 bp_hot_pin          the
+ * same, hot, order 0     pins + 1              T5  inlined into programs: inline.h frame_unpin         pins > 0 pins -
+ * 1              T6 bp_hot_unpin        the same, not FAILED       pins - 1              T6  inlined into programs:
+ * inline.h frame_lock_from     no EXCL, pins 0            EXCL                  T7  exclusive get frame_upgrade no
+ * EXCL, pins 1 (own)      EXCL                  T8 frame_unlock        EXCL                       version + 1 T9
+ *   frame_lock_from     as T7, cold                EXCL                  T10 eviction
+ *   frame_unbind        EXCL, no pins              free, version + 1     T11 after the index entry is gone
+ *   frame_cool          heat > 0                   heat - 1              T12
+ *   frame_warm          heat < full                heat + 1              T13
+ *   frame_await         any bound                  WAITERS               T14
  */
 #ifndef BUFPOOL_FRAME_H
 #define BUFPOOL_FRAME_H
@@ -37,6 +37,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "bufpool/bufpool.h"
@@ -69,6 +70,18 @@ struct frame {
     _Atomic uint64_t state;
     _Atomic uint64_t id; /* changes only while the frame is free: stable under any unchanged version */
 };
+
+/*
+ * The hits in inline.h know this much. Full heat and no EXCL say BOUND, too: words of free frames and of tails have no
+ * heat, and READING and FAILED stand beside EXCL. Adding 1 to full heat carries into bits that are not looked at.
+ */
+_Static_assert(sizeof(struct frame) == sizeof(struct bp_hot_frame) &&
+                   offsetof(struct frame, state) == offsetof(struct bp_hot_frame, state) &&
+                   offsetof(struct frame, id) == offsetof(struct bp_hot_frame, id),
+               "a descriptor as the public header has it");
+_Static_assert(FRAME_HEAT == 3 && FRAME_PIN == BP_HOT_PIN && BP_HOT_READ == (FRAME_EXCL | FRAME_HEAT) &&
+                   BP_HOT_GET == (BP_HOT_READ | FRAME_ORDER | ((FRAME_PINS + FRAME_PIN) / 2 & FRAME_PINS)),
+               "the state word as the public header has it");
 
 /* The cold part: only misses and exclusive latches touch it. */
 struct frame_cold {

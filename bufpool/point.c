@@ -7,6 +7,7 @@
  * both addresses come from the frame number). bp_read writes nothing shared unless the page is colder than full; bp_get
  * is one CAS on the state word, from exactly the value that was examined, which proves identity (R1).
  */
+#define BP_NO_INLINE /* the functions themselves */
 #include <errno.h>
 #include <string.h>
 
@@ -31,13 +32,6 @@ static inline bool plain_hit(const struct frame *f, const bp_file *file, uint64_
 {
     *seen = frame_load(f);
     return (*seen & PLAIN_MASK) == FRAME_BOUND && frame_id(f) == (file->id | page);
-}
-
-/* The same, and the page is as warm as can be: two questions with one comparison. */
-static inline bool hot_hit(const struct frame *f, const bp_file *file, uint64_t page, uint64_t *seen)
-{
-    *seen = frame_load(f);
-    return (*seen & (PLAIN_MASK | FRAME_HEAT)) == (FRAME_BOUND | FRAME_HEAT) && frame_id(f) == (file->id | page);
 }
 
 static inline void view_fill(struct bp_view *view, const void *data, const struct frame *f, uint64_t seen)
@@ -69,8 +63,6 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
     struct bp_ref ref;
     int rc;
 
-    if (bpi_forked(s))
-        return BP_FORKED;
     t.frame = frame_in(s, bpi_index_load(&file->index, page));
     if (t.frame != FRAME_NONE && bpi_examine(s, file, page, t.frame, &t.head, &t.seen) != FRAME_NONE &&
         !(t.seen & FRAME_EXCL)) {
@@ -83,7 +75,7 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
     if (rc)
         return rc;
     /* pinned, so the word that is read now is of this page; the view outlives the pin */
-    view_fill(view, ref.data, &s->frame[ref.frame], frame_load(&s->frame[ref.frame]));
+    view_fill(view, ref.data, &s->frame[ref_head(s, &ref)], frame_load(&s->frame[ref_head(s, &ref)]));
     bp_put(&ref);
     return 0;
 }
@@ -102,23 +94,11 @@ static inline bool read_frame(bp_session *s, bp_file *file, uint64_t page, uint3
     return true;
 }
 
-/* The hit of a hot page, or false. */
-static inline __attribute__((always_inline)) bool read_hot(bp_session *s, bp_file *file, uint64_t page, uint32_t frame,
-                                                           struct bp_view *view)
-{
-    struct frame *f = s->frame + frame;
-    uint64_t seen;
-
-    if (unlikely(frame == FRAME_NONE) || unlikely(!hot_hit(f, file, page, &seen)))
-        return false;
-    view_fill(view, frame_data(s, frame), f, seen);
-    counter_add(&s->count.hits, 1);
-    return true;
-}
-
 /* Pages that could be warmer, and files whose index has not one of the usual heights. */
 static __attribute__((noinline)) int read_any(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
 {
+    if (bpi_forked(s))
+        return BP_FORKED;
     if (read_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), view))
         return 0;
     return read_slow(s, file, page, view);
@@ -127,16 +107,11 @@ static __attribute__((noinline)) int read_any(bp_session *s, bp_file *file, uint
 /* What is not inlined is called last: the hit saves no registers. */
 int bp_read(bp_session *s, bp_file *file, uint64_t page, struct bp_view *view)
 {
-    if (bpi_forked(s))
-        return BP_FORKED;
-    if (likely(read_hot(s, file, page, frame_in(s, index_guess(&file->index, page)), view)))
+    struct bp_hot_session *hot = bp_hot_of_session(s);
+
+    if (likely(bp_hot_view(hot, file, page, bp_hot_find(hot, file, page), view)))
         return 0;
     return read_any(s, file, page, view);
-}
-
-static inline uint32_t hint_frame(const bp_session *s, const struct bp_hint *hint)
-{
-    return hint->word - 1 < s->frames_total ? (uint32_t)(hint->word - 1) : FRAME_NONE;
 }
 
 static inline void hint_set(const bp_session *s, const void *data, struct bp_hint *hint)
@@ -149,7 +124,9 @@ static __attribute__((noinline)) int read_hinted_any(bp_session *s, bp_file *fil
 {
     int rc;
 
-    if (page < BP_PAGE_MAX && read_frame(s, file, page, hint_frame(s, hint), view))
+    if (bpi_forked(s))
+        return BP_FORKED;
+    if (read_frame(s, file, page, (uint32_t)bp_hot_hint(bp_hot_of_session(s), page, hint), view))
         return 0;
     rc = bp_read(s, file, page, view);
     if (!rc)
@@ -159,9 +136,9 @@ static __attribute__((noinline)) int read_hinted_any(bp_session *s, bp_file *fil
 
 int bp_read_hinted(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *hint, struct bp_view *view)
 {
-    if (bpi_forked(s))
-        return BP_FORKED;
-    if (page < BP_PAGE_MAX && likely(read_hot(s, file, page, hint_frame(s, hint), view)))
+    struct bp_hot_session *hot = bp_hot_of_session(s);
+
+    if (likely(bp_hot_view(hot, file, page, bp_hot_hint(hot, page, hint), view)))
         return 0;
     return read_hinted_any(s, file, page, hint, view);
 }
@@ -173,11 +150,11 @@ int bp_read_hinted(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *
  */
 #define READ_GROUP 32u
 
-static inline void prefetch_group(const bp_session *s, const bp_file *file, const uint64_t page[], unsigned n,
+static inline void prefetch_group(bp_session *s, const bp_file *file, const uint64_t page[], unsigned n,
                                   uint32_t frame[])
 {
     for (unsigned i = 0; i < n; i++) {
-        frame[i] = frame_in(s, index_guess(&file->index, page[i]));
+        frame[i] = (uint32_t)bp_hot_find(bp_hot_of_session(s), file, page[i]);
         if (likely(frame[i] != FRAME_NONE)) {
             __builtin_prefetch((const void *)&s->frame[frame[i]], 0, 3);
             __builtin_prefetch(frame_data(s, frame[i]), 0, 3);
@@ -205,7 +182,8 @@ static __attribute__((noinline)) int read_many_slow(bp_session *s, bp_file *file
     if (rc)
         return rc;
     for (unsigned i = 0; i < count; i++) {
-        view_fill(&view[at[i]], ref[i].data, &s->frame[ref[i].frame], frame_load(&s->frame[ref[i].frame]));
+        view_fill(&view[at[i]], ref[i].data, &s->frame[ref_head(s, &ref[i])],
+                  frame_load(&s->frame[ref_head(s, &ref[i])]));
         bp_put(&ref[i]);
     }
     return 0;
@@ -252,36 +230,6 @@ static inline bool latch_from(struct frame *f, uint64_t seen, enum bp_mode mode)
     return !(seen & FRAME_PINS) && frame_lock_from(f, seen);
 }
 
-/* Refs of one hot page each are taken and filled in without looking at order, heat and number of pins one by one. */
-#define PINS_HALF ((FRAME_PINS + FRAME_PIN) / 2 & FRAME_PINS)
-#define HOT_MASK  (PLAIN_MASK | FRAME_HEAT | FRAME_ORDER | PINS_HALF)
-
-static inline __attribute__((always_inline)) bool get_hot(bp_session *s, bp_file *file, uint64_t page, uint32_t frame,
-                                                          struct bp_ref *ref)
-{
-    struct frame *f = s->frame + frame;
-    uint64_t seen;
-
-    if (unlikely(frame == FRAME_NONE))
-        return false;
-    __builtin_prefetch(frame_data(s, frame), 0, 3); /* loads do not pass the locked instruction below */
-    seen = frame_load(f);
-    if (unlikely((seen & HOT_MASK) != (FRAME_BOUND | FRAME_HEAT)) || unlikely(frame_id(f) != (file->id | page)) ||
-        unlikely(!atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + FRAME_PIN, memory_order_acquire,
-                                                          memory_order_relaxed)))
-        return false;
-    ref->data = frame_data(s, frame);
-    ref->page = page;
-    ref->bytes = BP_PAGE_SIZE;
-    ref->session = s;
-    ref->file = file;
-    ref->frame = frame;
-    ref->mode = BP_SHARED;
-    counter_add(&s->pins, 1);
-    counter_add(&s->count.hits, 1);
-    return true;
-}
-
 /* The hit of bp_get and bp_get_hinted; false: the slow path. */
 static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_file *file, uint64_t page, uint32_t frame,
                                                             enum bp_mode mode, struct bp_ref *ref)
@@ -291,7 +239,7 @@ static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_fi
 
     if (unlikely(frame == FRAME_NONE) || unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(f, t.seen, mode))
         return false;
-    ref_fill(s, file, page, mode, &t, ref);
+    ref_fill(s, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);
     return true;
 }
@@ -301,6 +249,8 @@ static __attribute__((noinline)) int get_any(bp_session *s, bp_file *file, uint6
 {
     uint64_t one = page;
 
+    if (bpi_forked(s))
+        return BP_FORKED;
     if (likely(get_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), mode, ref)))
         return 0;
     return bpi_get_slow(s, file, &one, 1, mode, ref);
@@ -308,18 +258,22 @@ static __attribute__((noinline)) int get_any(bp_session *s, bp_file *file, uint6
 
 int bp_get(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_ref *ref)
 {
-    if (bpi_forked(s))
-        return BP_FORKED;
-    if (likely(mode == BP_SHARED) && likely(get_hot(s, file, page, frame_in(s, index_guess(&file->index, page)), ref)))
+    if (likely(mode == BP_SHARED) &&
+        likely(bp_hot_ref(s, file, page, bp_hot_find(bp_hot_of_session(s), file, page), ref)))
         return 0;
     return get_any(s, file, page, mode, ref);
 }
 
-static __attribute__((noinline)) int get_unhinted(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
-                                                  struct bp_hint *hint, struct bp_ref *ref)
+static __attribute__((noinline)) int get_hinted_any(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
+                                                    struct bp_hint *hint, struct bp_ref *ref)
 {
-    int rc = bp_get(s, file, page, mode, ref);
+    int rc;
 
+    if (bpi_forked(s))
+        return BP_FORKED;
+    if (likely(get_frame(s, file, page, (uint32_t)bp_hot_hint(bp_hot_of_session(s), page, hint), mode, ref)))
+        return 0;
+    rc = bp_get(s, file, page, mode, ref);
     if (!rc)
         hint_set(s, ref->data, hint);
     return rc;
@@ -328,11 +282,10 @@ static __attribute__((noinline)) int get_unhinted(bp_session *s, bp_file *file, 
 int bp_get_hinted(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct bp_hint *hint,
                   struct bp_ref *ref)
 {
-    if (bpi_forked(s))
-        return BP_FORKED;
-    if (page < BP_PAGE_MAX && likely(get_frame(s, file, page, hint_frame(s, hint), mode, ref)))
+    if (likely(mode == BP_SHARED) &&
+        likely(bp_hot_ref(s, file, page, bp_hot_hint(bp_hot_of_session(s), page, hint), ref)))
         return 0;
-    return get_unhinted(s, file, page, mode, hint, ref);
+    return get_hinted_any(s, file, page, mode, hint, ref);
 }
 
 int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode, struct bp_ref ref[])
@@ -347,10 +300,10 @@ int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
         uint32_t frame[READ_GROUP];
         unsigned i = 0;
 
-        if (frame_in(s, index_guess(&file->index, page[done])) == FRAME_NONE)
+        if (bp_hot_find(bp_hot_of_session(s), file, page[done]) == BP_HOT_NONE)
             break; /* a batch of misses, most likely */
         prefetch_group(s, file, page + done, count, frame);
-        while (i < count && get_hot(s, file, page[done + i], frame[i], &ref[done + i]))
+        while (i < count && bp_hot_ref(s, file, page[done + i], frame[i], &ref[done + i]))
             i++;
         done += i;
         if (i < count)
@@ -363,33 +316,39 @@ int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
     return rc;
 }
 
-/* Somebody waits for this latch, or for any frame. */
-static __attribute__((noinline)) void put_wake(bp_session *s, struct frame *f, uint64_t before)
+/* The word as it is now: whoever waits has set WAITERS before the pin went, or sees that it went and does not wait. */
+void bp_put_wake(bp_session *s, uint64_t *state)
 {
-    if (before & FRAME_WAITERS)
+    struct frame *f = (struct frame *)(void *)state;
+    uint64_t now;
+
+    if (bpi_forked(s))
+        return;
+    now = frame_load(f);
+    if ((now & FRAME_WAITERS) && !(now & FRAME_PINS))
+        bpi_frame_wake(f);
+    bpi_release_notify(s->pool);
+}
+
+static __attribute__((noinline)) void put_exclusive(struct bp_ref *ref)
+{
+    bp_session *s = ref->session;
+    struct frame *f = (struct frame *)(void *)ref->state;
+
+    if (bpi_forked(s))
+        return;
+    counter_add(&s->puts, 1);
+    if (frame_unlock(f) & FRAME_WAITERS)
         bpi_frame_wake(f);
     bpi_release_notify(s->pool);
 }
 
 void bp_put(struct bp_ref *ref)
 {
-    bp_session *s = ref->session;
-    struct frame *f;
-    uint64_t before;
-
-    if (bpi_forked(s))
-        return;
-    f = &s->frame[ref->frame];
-    counter_add(&s->pins, (uint64_t)-1);
-    if (ref->mode == BP_SHARED) {
-        before = frame_unpin(f);
-        if (unlikely(frame_pins(before) > 1))
-            return;
-    } else {
-        before = frame_unlock(f);
-    }
-    if (unlikely(before & FRAME_WAITERS) || unlikely(atomic_load_explicit(&s->pool->starving, memory_order_relaxed)))
-        put_wake(s, f, before);
+    if (unlikely(ref->mode != BP_SHARED))
+        put_exclusive(ref);
+    else if (unlikely(!bp_hot_unpin(bp_hot_of_session(ref->session), ref->state)))
+        bp_put_wake(ref->session, ref->state);
 }
 
 void bp_put_many(struct bp_ref ref[], unsigned n)

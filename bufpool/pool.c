@@ -132,6 +132,10 @@ static int open_memory(bp_pool *pool)
     pool->cold = reserve_array(frames * sizeof(*pool->cold), HUGE_FROM);
     if (!pool->frame || !pool->cold)
         return -ENOMEM;
+    /* in a forked child empty rather than absent: puts and views of refs of the parent need not ask (R11) */
+    if (madvise(pool->frame, frames * sizeof(*pool->frame), MADV_DOFORK) ||
+        madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
+        return -ENOTSUP;
     pool->batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
     pool->clock_shift =
         bits + SHADOW_CLOCK_RANGE_LOG2 > SHADOW_CLOCK_BITS ? bits + SHADOW_CLOCK_RANGE_LOG2 - SHADOW_CLOCK_BITS : 0;
@@ -244,7 +248,7 @@ static int sessions_open(bp_pool *pool, struct bp_error *error)
     pthread_mutex_lock(&pool->lock);
     count = pool->session_count;
     for (bp_session *s = pool->session; s && at < sizeof(text); s = s->next) {
-        uint64_t pins = atomic_load_explicit(&s->pins, memory_order_relaxed);
+        uint64_t pins = session_refs(s);
 
         at += (size_t)snprintf(text + at, sizeof(text) - at, " '%s' (%llu refs)", s->label, (unsigned long long)pins);
     }

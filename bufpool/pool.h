@@ -97,9 +97,10 @@ struct channel {
 };
 
 struct bp_file {
-    /* read by every hit */
-    uint64_t id;            /* number << FRAME_ID_FILE_SHIFT */
-    _Atomic uint64_t bytes; /* size as last seen */
+    /* read by every hit: struct bp_hot_file */
+    uint64_t id;                     /* number << FRAME_ID_FILE_SHIFT */
+    const _Atomic index_entry *leaf; /* index.leaf */
+    _Atomic uint64_t bytes;          /* size as last seen */
     struct index index;
     bp_pool *pool;
     struct io_file io;
@@ -131,14 +132,18 @@ enum operation_state {
 };
 
 struct bp_session {
-    /* read by every hit. In a forked child all of this is zero (MADV_WIPEONFORK), and frame says so. */
+    /* used by every hit: struct bp_hot_session. In a forked child all of this is zero (MADV_WIPEONFORK) */
+    uint64_t leaf_pages;
+    const _Atomic index_entry *map;
     struct frame *frame;
     char *base;
     uint32_t frames_total;
-    uint32_t number;
+    _Atomic uint32_t calm;       /* whoever waits for a put clears it: bpi_puts_watch; written under pool.lock */
+    _Atomic uint64_t gets, puts; /* refs taken by hits, which are not in count.hits; refs put */
+    struct counters count;       /* begins with hits */
+    _Atomic uint64_t refs;       /* taken in other ways */
     bp_pool *pool;
-    struct counters count;
-    _Atomic uint64_t pins; /* refs held; this thread writes, BUSY texts read */
+    uint32_t number;
 
     _Alignas(LINE) struct channel *channel;
     unsigned node;
@@ -199,7 +204,7 @@ struct bp_pool {
     char io_reason[120], io_remedy[120];
     uint64_t memory_machine;
 
-    _Alignas(LINE) _Atomic uint32_t starving; /* callers parked for a frame; read by every put, hardly ever written */
+    _Alignas(LINE) _Atomic uint32_t starving; /* callers parked for a frame; hardly ever written */
     _Alignas(LINE) _Atomic uint32_t released; /* futex: moves when something became evictable while someone starved */
     _Alignas(LINE) _Atomic uint64_t hand;     /* eviction's place, in frames, not wrapped */
     _Atomic uint64_t evicted;                 /* pages; the shadows' clock */
@@ -207,6 +212,7 @@ struct bp_pool {
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
     unsigned session_count;
+    unsigned watching; /* callers that wait for puts: sessions are calm while this is 0 */
     uint32_t session_number;
     struct counters past;                       /* of closed sessions */
     bp_file *_Atomic file[FRAME_FILES_MAX + 1]; /* slots are never freed while the pool is open */
@@ -220,6 +226,43 @@ struct bp_pool {
 static inline unsigned file_number(const bp_file *file)
 {
     return (unsigned)(file->id >> FRAME_ID_FILE_SHIFT);
+}
+
+/* ---- what bufpool/inline.h works on ---- */
+
+#define HOT_IS(type, field, real, hot)                                                \
+    _Static_assert(offsetof(type, real) == offsetof(struct hot, field) &&             \
+                       sizeof(((type *)0)->real) == sizeof(((struct hot *)0)->field), \
+                   "the layout of " #hot " is the public header's: with a change, BP_LAYOUT moves too")
+
+HOT_IS(bp_session, leaf_pages, leaf_pages, bp_hot_session);
+HOT_IS(bp_session, map, map, bp_hot_session);
+HOT_IS(bp_session, frame, frame, bp_hot_session);
+HOT_IS(bp_session, base, base, bp_hot_session);
+HOT_IS(bp_session, frames_total, frames_total, bp_hot_session);
+HOT_IS(bp_session, calm, calm, bp_hot_session);
+HOT_IS(bp_session, gets, gets, bp_hot_session);
+HOT_IS(bp_session, puts, puts, bp_hot_session);
+HOT_IS(bp_session, hits, count.hits, bp_hot_session);
+HOT_IS(bp_file, id, id, bp_hot_file);
+HOT_IS(bp_file, leaf, leaf, bp_hot_file);
+#undef HOT_IS
+_Static_assert(ENTRY_FRAME == 1 && ENTRY_TAG == 3 && INDEX_SLOTS == 64, "bp_hot_find knows entries and slots");
+
+/* Pages that every file's array of leaves has a place for. */
+static inline uint64_t leaf_pages(const struct index_nodes *nodes)
+{
+    return ((uint64_t)nodes->limit + 1) * INDEX_SLOTS;
+}
+
+/* Refs held. Another thread than the session's may see a little too many or too few. */
+static inline uint64_t session_refs(const bp_session *s)
+{
+    uint64_t puts = atomic_load_explicit(&s->puts, memory_order_relaxed);
+    uint64_t taken =
+        atomic_load_explicit(&s->gets, memory_order_relaxed) + atomic_load_explicit(&s->refs, memory_order_relaxed);
+
+    return taken > puts ? taken - puts : 0;
 }
 
 static inline void *frame_data(const bp_session *s, uint32_t frame)
@@ -245,6 +288,12 @@ void bpi_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t until_ns);
 void bpi_futex_wake(_Atomic uint32_t *, int count);
 /* Something became evictable, or free: if anybody starves, let one look again. */
 void bpi_release_notify(bp_pool *);
+/*
+ * Between these a thread that waits for pins to go is told: puts look at what they let go of. What the caller finds
+ * after bpi_puts_watch() is what it may wait for. No lock is held.
+ */
+void bpi_puts_watch(bp_pool *);
+void bpi_puts_unwatch(bp_pool *);
 
 /* ---- channel.c ---- */
 int bpi_channel_assign(bp_session *);
@@ -311,22 +360,31 @@ uint32_t bpi_examine(const bp_session *, const bp_file *, uint64_t page, uint32_
                      uint64_t *seen);
 int bpi_get_slow(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode, struct bp_ref[]);
 
+/* Its extent's first frame. */
+static inline uint32_t ref_head(const bp_session *s, const struct bp_ref *ref)
+{
+    return (uint32_t)((const struct frame *)(const void *)ref->state - s->frame);
+}
+
+static inline void ref_set_head(const bp_session *s, struct bp_ref *ref, uint32_t head)
+{
+    ref->state = (uint64_t *)(void *)&s->frame[head].state;
+}
+
 /* The ref of a page that is pinned or latched as `mode` says. */
-static inline void ref_fill(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, const struct target *t,
-                            struct bp_ref *ref)
+static inline void ref_fill(bp_session *s, uint64_t page, enum bp_mode mode, const struct target *t, struct bp_ref *ref)
 {
     uint32_t inside = t->frame - t->head;
 
     ref->data = frame_data(s, t->frame);
     ref->page = page;
-    ref->bytes = ((size_t)(1u << frame_order(t->seen)) - inside) << BP_PAGE_SHIFT;
+    ref->bytes = ((1u << frame_order(t->seen)) - inside) << BP_PAGE_SHIFT;
     ref->session = s;
-    ref->file = file;
-    ref->frame = t->head;
+    ref_set_head(s, ref, t->head);
     ref->mode = mode;
     if (mode == BP_EXCLUSIVE)
         atomic_store_explicit(&s->pool->cold[t->head].holder, s->number, memory_order_relaxed);
-    counter_add(&s->pins, 1);
+    counter_add(&s->refs, 1);
 }
 
 /* ---- evict.c ---- */

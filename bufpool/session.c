@@ -3,6 +3,7 @@
  * Sessions. A session lives in pages of its own that the kernel empties in a forked child (MADV_WIPEONFORK): there the
  * first test of every call finds no frames and answers BP_FORKED, which costs the parent nothing.
  */
+#define BP_NO_INLINE /* the functions themselves */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,8 @@ static size_t page_round(size_t bytes)
 
 static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options *options)
 {
+    s->leaf_pages = leaf_pages(&pool->nodes);
+    s->map = pool->nodes.map;
     s->frame = pool->frame;
     s->base = pool->base;
     s->frames_total = pool->frames_total;
@@ -35,6 +38,7 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     pthread_mutex_init(&s->magazine_lock, NULL);
     pthread_mutex_lock(&pool->lock);
     s->number = ++pool->session_number;
+    atomic_store_explicit(&s->calm, !pool->watching, memory_order_relaxed);
     if (options && options->label)
         snprintf(s->label, sizeof(s->label), "%s", options->label);
     else
@@ -70,6 +74,11 @@ int bp_session_open(bp_pool *pool, const struct bp_session_options *options, bp_
     return 0;
 }
 
+int bp_session_open_layout(bp_pool *pool, const struct bp_session_options *options, unsigned layout, bp_session **out)
+{
+    return layout == BP_LAYOUT ? bp_session_open(pool, options, out) : BP_MISMATCH;
+}
+
 int bp_session_close(bp_session *s)
 {
     uint64_t pins;
@@ -78,7 +87,7 @@ int bp_session_close(bp_session *s)
     if (bpi_forked(s))
         return BP_FORKED;
     pool = s->pool;
-    pins = atomic_load_explicit(&s->pins, memory_order_relaxed);
+    pins = session_refs(s);
     if (pins)
         return bpi_session_fail(s, -EBUSY, "'%s' still holds %llu refs", s->label, (unsigned long long)pins);
     bpi_operations_close(s);
@@ -89,6 +98,7 @@ int bp_session_close(bp_session *s)
 #define ADD_PAST(name) counter_add(&pool->past.name, atomic_load_explicit(&s->count.name, memory_order_relaxed));
     SESSION_COUNTERS(ADD_PAST)
 #undef ADD_PAST
+    counter_add(&pool->past.hits, atomic_load_explicit(&s->gets, memory_order_relaxed));
     *s->link = s->next;
     if (s->next)
         s->next->link = s->link;

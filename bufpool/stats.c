@@ -41,7 +41,8 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
     add_counters(&st, &pool->past);
     for (bp_session *s = pool->session; s; s = s->next) {
         add_counters(&st, &s->count);
-        st.frames_pinned += atomic_load_explicit(&s->pins, memory_order_relaxed);
+        st.hits += atomic_load_explicit(&s->gets, memory_order_relaxed);
+        st.frames_pinned += session_refs(s);
         pthread_mutex_lock(&s->magazine_lock);
         st.frames_free += s->magazine_count;
         pthread_mutex_unlock(&s->magazine_lock);

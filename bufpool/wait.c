@@ -72,3 +72,28 @@ void bpi_release_notify(bp_pool *pool)
     atomic_fetch_add_explicit(&pool->released, 1, memory_order_release);
     bpi_futex_wake(&pool->released, 1);
 }
+
+/* Tell every session whether its puts must look for somebody who waits. Under pool.lock. */
+static void set_calm(bp_pool *pool, uint32_t calm)
+{
+    for (bp_session *s = pool->session; s; s = s->next)
+        atomic_store_explicit(&s->calm, calm, memory_order_relaxed);
+}
+
+void bpi_puts_watch(bp_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    if (pool->watching++ == 0)
+        set_calm(pool, 0);
+    pthread_mutex_unlock(&pool->lock);
+    /* a put that saw its session calm took its pin away before this, and we see that (bp_hot_unpin is seq_cst) */
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+void bpi_puts_unwatch(bp_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    if (--pool->watching == 0)
+        set_calm(pool, 1);
+    pthread_mutex_unlock(&pool->lock);
+}

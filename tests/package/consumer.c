@@ -1,30 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The smallest real user of the installed library, valid as C11 and as C++: reads the page of a file that is named on
- * the command line both ways, and compares it with what the file holds.
+ * the command line in all ways, and compares it with what the file holds.
  */
 #include <bufpool/bufpool.h>
 
 #include <stdio.h>
 #include <string.h>
 
-#define PAGE 1u
+#define PAGE  1u
+#define TIMES 8 /* a miss, then warm, then hot: each is another way through the library */
 
 static int compare(bp_session *me, bp_file *file, const unsigned char *wanted)
 {
     struct bp_ref ref;
     struct bp_view view;
+    struct bp_hint hint = {0};
     unsigned char copy[BP_PAGE_SIZE];
-    int err = bp_get(me, file, PAGE, BP_SHARED, &ref);
-    if (err)
-        return err;
-    int differs = memcmp(ref.data, wanted, BP_PAGE_SIZE);
-    bp_put(&ref);
-    err = bp_read(me, file, PAGE, &view);
-    if (err)
-        return err;
-    memcpy(copy, view.data, sizeof(copy));
-    return bp_view_valid(&view) && !differs && !memcmp(copy, wanted, sizeof(copy)) ? 0 : 1;
+    for (int i = 0; i < TIMES; i++) {
+        int err = i % 2 ? bp_get(me, file, PAGE, BP_SHARED, &ref)
+                        : bp_get_hinted(me, file, PAGE, BP_SHARED, &hint, &ref);
+        if (err)
+            return err;
+        int differs = memcmp(ref.data, wanted, BP_PAGE_SIZE);
+        bp_put(&ref);
+        err = i % 2 ? bp_read(me, file, PAGE, &view) : bp_read_hinted(me, file, PAGE, &hint, &view);
+        if (err)
+            return err;
+        memcpy(copy, view.data, sizeof(copy));
+        if (!bp_view_valid(&view) || differs || memcmp(copy, wanted, sizeof(copy)))
+            return 1;
+    }
+    return bp_get(me, file, PAGE, BP_EXCLUSIVE, &ref) ? 1 : (bp_put(&ref), 0);
 }
 
 static int use(const char *path, const unsigned char *wanted)
@@ -64,7 +71,7 @@ int main(int argc, char **argv)
     FILE *stream = fopen(argv[1], "rb");
     if (!stream)
         return 2;
-    size_t n = fseek(stream, (long)(PAGE * BP_PAGE_SIZE), SEEK_SET) ? 0 : fread(wanted, 1, sizeof(wanted), stream);
+    size_t n = fseek(stream, PAGE * BP_PAGE_SIZE, SEEK_SET) ? 0 : fread(wanted, 1, sizeof(wanted), stream);
     fclose(stream);
     if (n != sizeof(wanted))
         return 2;

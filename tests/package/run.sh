@@ -48,12 +48,17 @@ library_dir=$(dirname "$(dirname "$pc")")
 export PKG_CONFIG_PATH=${pc%/*}
 export LD_LIBRARY_PATH=$library_dir
 
-one_header() { [ "$(find "$prefix/include" -type f)" = "$prefix/include/bufpool/bufpool.h" ]; }
-step "one header is installed" one_header
+two_headers() { [ "$(cd "$prefix/include" && find . -type f | sort | xargs)" = "./bufpool/bufpool.h ./bufpool/inline.h" ]; }
+step "two headers are installed" two_headers
 echo '#include <bufpool/bufpool.h>' >"$work/alone.h"
 step "header alone, C11" $cc -std=c11 $warnings -fsyntax-only -I "$prefix/include" -x c -include "$work/alone.h" /dev/null
 step "header alone, C++11" $cxx -std=c++11 $warnings -fsyntax-only -I "$prefix/include" -x c++ -include "$work/alone.h" \
     /dev/null
+# users who ask their compiler for more than we do must not hear of our inlined functions
+picky="-Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Wcast-align -Wundef"
+step "inlined hits, C11, picky" $cc -std=c11 -O2 $warnings $picky -I "$prefix/include" -c "$here/consumer.c" -o "$work/picky.o"
+step "inlined hits, C++11, picky" $cxx -std=c++11 -O2 $warnings $picky -Wold-style-cast -I "$prefix/include" -c \
+    "$here/consumer.cc" -o "$work/picky.o"
 nothing_names_the_old_prefix() { ! grep -rF "$work/first" "$library_dir/cmake" "$library_dir/pkgconfig"; }
 step "the package can be moved" nothing_names_the_old_prefix
 
@@ -80,6 +85,16 @@ static_flags=${static_flags//-lbufpool/-l:libbufpool.a}
 step "build with pkg-config" $cc -std=c11 $warnings "$here/consumer.c" -o "$work/shared" $(pkg-config --cflags --libs bufpool)
 step "it uses the shared library" needs_shared "$work/shared"
 step "run, pkg-config, shared" "$work/shared" "$work/data"
+calls() { nm -u "$1" | grep -qw "$2"; }
+inlined_pair() { calls "$1" bp_session_open_layout && calls "$1" bp_put_wake; }
+called_pair() { calls "$1" bp_session_open && ! calls "$1" bp_put_wake; }
+for how in inlined called; do
+    flags=-O2
+    [ $how = inlined ] || flags="-O2 -DBP_NO_INLINE"
+    step "build with hits $how" $cc -std=c11 $warnings $flags "$here/consumer.c" -o "$work/$how" $(pkg-config --cflags --libs bufpool)
+    step "hits are $how" ${how}_pair "$work/$how"
+    step "run, hits $how" "$work/$how" "$work/data"
+done
 step "build with pkg-config --static" $cc -std=c11 $warnings "$here/consumer.c" -o "$work/static" $static_flags
 step "it does not use the shared library" needs_no_shared "$work/static"
 step "run, pkg-config, static" env -u LD_LIBRARY_PATH "$work/static" "$work/data"

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -439,6 +440,106 @@ Test(limits, a_session_closes_with_operations_under_way)
         cr_assert_eq(bp_session_close(b), 0);
         close_all(pool);
     }
+    data_file_remove(&data);
+}
+
+/* ---- hits that are inlined ---- */
+
+struct taker {
+    bp_session *s;
+    bp_file *file;
+    _Atomic bool waits;
+    int result;
+    double seconds;
+};
+
+static void *take_exclusively(void *arg)
+{
+    struct taker *t = arg;
+    struct timespec from, to;
+    struct bp_ref ref;
+
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    atomic_store(&t->waits, true);
+    t->result = bp_get(t->s, t->file, 0, BP_EXCLUSIVE, &ref);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    t->seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    if (!t->result)
+        bp_put(&ref);
+    return NULL;
+}
+
+/* A put of a hot page looks for waiters in its session only: each of these must have been told. */
+Test(limits, a_put_of_a_hot_page_wakes_who_waits_for_it)
+{
+    struct data_file data = data_file_make(4 * 4096);
+    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 60000);
+    bp_session *before = open_session(pool, "before"), *other = open_session(pool, "other");
+    bp_file *file = open_file(pool, data.path, 0);
+    struct taker t = {.s = other, .file = file};
+
+    for (unsigned round = 0; round < 6; round++) {
+        bp_session *s = round % 2 ? open_session(pool, "another") : before;
+        struct timespec ms50 = {.tv_nsec = 50000000};
+        struct bp_ref ref;
+        pthread_t thread;
+
+        for (unsigned i = 0; i < 8; i++) { /* hot */
+            cr_assert_eq(bp_get(s, file, 0, BP_SHARED, &ref), 0);
+            bp_put(&ref);
+        }
+        cr_assert_eq(bp_get(s, file, 0, BP_SHARED, &ref), 0);
+        t.waits = false;
+        cr_assert_eq(pthread_create(&thread, NULL, take_exclusively, &t), 0);
+        while (!t.waits)
+            sched_yield();
+        nanosleep(&ms50, NULL); /* most likely it waits by now; if not, there is nothing to be told */
+        bp_put(&ref);
+        pthread_join(thread, NULL);
+        cr_assert_eq(t.result, 0);
+        cr_assert_lt(t.seconds, 20);
+        cr_assert_eq(stat_of(pool, "frames_pinned"), 0);
+        if (s != before)
+            cr_assert_eq(bp_session_close(s), 0);
+    }
+    cr_assert_eq(bp_session_close(before), 0);
+    cr_assert_eq(bp_session_close(other), 0);
+    close_all(pool);
+    data_file_remove(&data);
+}
+
+/* Views and refs of hits are counted, each once, and a session knows the refs it holds, however they came about. */
+Test(limits, hits_and_refs_are_counted)
+{
+    struct data_file data = data_file_make(4 * 4096);
+    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 0);
+    bp_session *s = open_session(pool, NULL), *none = NULL;
+    bp_file *file = open_file(pool, data.path, 0);
+    struct bp_hint hint = {0};
+    struct bp_view view;
+    struct bp_ref ref[12];
+
+    for (unsigned i = 0; i < 12; i++) {
+        uint64_t hits = stat_of(pool, "hits");
+
+        cr_assert_eq(
+            i % 3 ? bp_get(s, file, 1, BP_SHARED, &ref[i]) : bp_get_hinted(s, file, 1, BP_SHARED, &hint, &ref[i]), 0);
+        cr_assert_eq(stat_of(pool, "hits"), hits + (i ? 1 : 0));
+        cr_assert_eq(stat_of(pool, "frames_pinned"), i + 1);
+        cr_assert_eq(bp_read(s, file, 1, &view), 0);
+        cr_assert_eq(bp_read_hinted(s, file, 1, &hint, &view), 0);
+        cr_assert_eq(stat_of(pool, "hits"), hits + (i ? 3 : 2));
+        cr_assert_eq(bp_session_close(s), -EBUSY);
+    }
+    bp_put_many(ref, 11);
+    cr_assert_eq(stat_of(pool, "frames_pinned"), 1);
+    bp_put(&ref[11]);
+    cr_assert_eq(stat_of(pool, "frames_pinned"), 0);
+    cr_assert_eq(bp_session_close(s), 0);
+    cr_assert_eq(stat_of(pool, "hits"), 35, "of a session that is closed, too");
+    cr_assert_eq(bp_session_open_layout(pool, NULL, BP_LAYOUT + 1, &none), BP_MISMATCH);
+    cr_assert_null(none);
+    close_all(pool);
     data_file_remove(&data);
 }
 
