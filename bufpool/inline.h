@@ -124,10 +124,13 @@ BP_HOT_CALL bool bp_hot_agrees(const struct bp_hot_frame *frame, const bp_file *
 BP_HOT_CALL bool bp_hot_view(struct bp_hot_session *s, const bp_file *file, uint64_t page, uint64_t number,
                              struct bp_view *view)
 {
-    struct bp_hot_frame *frame = s->frame + number;
+    struct bp_hot_frame *frame;
     uint64_t seen;
 
-    if (!BP_HOT_LIKELY(number != BP_HOT_NONE) || !bp_hot_agrees(frame, file, page, BP_HOT_READ, &seen))
+    if (!BP_HOT_LIKELY(number != BP_HOT_NONE))
+        return false;
+    frame = s->frame + number;
+    if (!bp_hot_agrees(frame, file, page, BP_HOT_READ, &seen))
         return false;
     view->data = s->base + number * BP_PAGE_SIZE;
     view->state = &frame->state;
@@ -151,12 +154,14 @@ BP_HOT_CALL bool bp_hot_ref(bp_session *session, const bp_file *file, uint64_t p
                             struct bp_ref *ref)
 {
     struct bp_hot_session *s = bp_hot_of_session(session);
-    struct bp_hot_frame *frame = s->frame + number;
-    char *data = s->base + number * BP_PAGE_SIZE;
+    struct bp_hot_frame *frame;
     uint64_t seen;
+    char *data;
 
     if (!BP_HOT_LIKELY(number != BP_HOT_NONE))
         return false;
+    frame = s->frame + number;
+    data = s->base + number * BP_PAGE_SIZE;
     __builtin_prefetch(data, 0, 3); /* the frame's word has to arrive before the pin, and the pin before the data */
     if (!bp_hot_agrees(frame, file, page, BP_HOT_GET, &seen) || !bp_hot_pin(frame, seen))
         return false;

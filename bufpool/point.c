@@ -83,10 +83,13 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
 /* A plain hit, or false. */
 static inline bool read_frame(bp_session *s, bp_file *file, uint64_t page, uint32_t frame, struct bp_view *view)
 {
-    struct frame *f = s->frame + frame;
+    struct frame *f;
     uint64_t seen;
 
-    if (frame == FRAME_NONE || !plain_hit(f, file, page, &seen))
+    if (frame == FRAME_NONE)
+        return false;
+    f = &s->frame[frame];
+    if (!plain_hit(f, file, page, &seen))
         return false;
     frame_warm(f, seen);
     view_fill(view, frame_data(s, frame), f, seen);
@@ -235,9 +238,12 @@ static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_fi
                                                             enum bp_mode mode, struct bp_ref *ref)
 {
     struct target t = {.frame = frame, .head = frame};
-    struct frame *f = s->frame + frame;
+    struct frame *f;
 
-    if (unlikely(frame == FRAME_NONE) || unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(f, t.seen, mode))
+    if (unlikely(frame == FRAME_NONE))
+        return false;
+    f = &s->frame[frame];
+    if (unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(f, t.seen, mode))
         return false;
     ref_fill(s, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);
