@@ -23,8 +23,12 @@
  * confirm (frame.h: identity), and "nothing" must be confirmed by an insert. That is what the pool's hit path does, and
  * why it pays for no section.
  *
- * Writers take the index's lock and bring blank nodes along in a magazine that was filled before, so nothing can fail
- * half way.
+ * Writers lock the lowest node that covers their range, and nothing else as a rule: two that fill different leaves
+ * never meet. They bring blank nodes along in a magazine that was filled before, so nothing can fail half way (tree.h).
+ *
+ * Three marks stand in the head of each node, a bit a slot; a node's bit in its parent is set as long as one of its own
+ * is. A mark belongs to a live extent, stands at all its slots, stays when frames are replaced and when it is split,
+ * and goes when it is erased.
  */
 #ifndef BUFPOOL_INDEX_H
 #define BUFPOOL_INDEX_H
@@ -35,12 +39,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bufpool/lock.h"
+
 typedef uint32_t index_entry;
 
-#define INDEX_SHIFT      6
-#define INDEX_SLOTS      64u
+/* The fan-out: 64 slots. Tests compile the tree with 4 and with 8 as well, where everything happens sooner. */
+#ifndef INDEX_SHIFT
+#define INDEX_SHIFT 6
+#endif
+#define INDEX_SLOTS      (1u << INDEX_SHIFT)
 #define INDEX_ORDER_MAX  18
-#define INDEX_HEIGHT_MAX 11 /* 11 * 6 >= 64 */
+#define INDEX_HEIGHT_MAX ((64 + INDEX_SHIFT - 1) / INDEX_SHIFT)
 
 #define ENTRY_NONE       0u
 #define ENTRY_TAG        3u
@@ -107,21 +116,31 @@ static inline bool shadow_newer(index_entry a, index_entry b)
     return shadow_age(b, shadow_clock(a)) < 1u << (SHADOW_CLOCK_BITS - 1);
 }
 
+/* ---- marks ---- */
+
+enum index_mark { INDEX_DIRTY, INDEX_WRITEBACK, INDEX_TO_WRITE };
+#define INDEX_MARKS 3
+
 /* ---- nodes: one array for all indexes of a pool ---- */
 
 #define NODE_NONE UINT32_MAX
 
-struct node_head {   /* one cache line; under the lock of the index that has the node */
-    uint64_t cont;   /* bit i: slot i belongs to the same entry as slot i - 1 */
-    uint32_t parent; /* NODE_NONE at the top */
-    uint32_t older;  /* list of nodes that hold only shadows; also the free list */
-    uint32_t newer;
-    uint8_t shift;   /* a slot covers 2^shift pages */
-    uint8_t offset;  /* slot in the parent */
+struct index;
+
+/* A bit a slot. All but the lock and the owner is read and written by the lock's holder. */
+struct node_head {
+    slim_lock lock;
+    uint8_t shift;   /* a slot covers 2^shift pages; with the base it stays as long as the node is in a tree */
     uint8_t used;    /* slots that hold something */
     uint8_t shadows; /* of these, shadows */
-    bool listed;     /* on the list of nodes that hold only shadows */
-    uint8_t pad[35];
+    bool listed;     /* on the list of nodes that hold only shadows; under the list's lock too */
+    /* the index whose tree it is in, NULL when in none: what a writer that comes by a guess must ask */
+    const struct index *_Atomic owner;
+    uint64_t base; /* first page that it covers */
+    uint64_t cont; /* slot i belongs to the same entry as slot i - 1 */
+    uint64_t mark[INDEX_MARKS];
+    uint32_t older; /* the list, under its lock; the free list of nodes in no tree */
+    uint32_t newer;
 };
 
 _Static_assert(sizeof(struct node_head) == 64, "a head is one cache line");
@@ -184,14 +203,16 @@ struct index {
     _Atomic index_entry *leaf;      /* by page / 64: index_guess; NULL where there was no memory for it */
     uint64_t leaf_pages;            /* pages below are in it */
     struct index_nodes *nodes;
-    _Alignas(64) pthread_mutex_t lock; /* writers; apart from what readers load */
-    uint32_t oldest, newest;           /* nodes that hold only shadows, by time of becoming so */
-    uint32_t node_count;
-    uint64_t live; /* extents present */
+    _Alignas(64) slim_lock lock; /* of the root word, as a node's lock is of its slots; apart from what readers load */
+    uint8_t root_mark;           /* marks of a lone page 0, a bit each */
+    _Atomic uint32_t node_count;
+    _Atomic uint32_t mending; /* writers about to take out a node that they left empty or needless */
+    slim_lock list_lock;      /* of the list; innermost but for the nodes' array */
+    uint32_t oldest, newest;  /* nodes that hold only shadows, by time of becoming so */
 };
 
 void bpi_index_init(struct index *, struct index_nodes *);
-/* Forget everything; no extent may be present. The index can be used again. */
+/* Forget everything; no extent may be present, and nobody else may be at work. The index can be used again. */
 void bpi_index_clear(struct index *);
 void bpi_index_destroy(struct index *); /* clear first */
 
@@ -208,6 +229,7 @@ static inline unsigned index_root_shift(uint64_t root)
  * Where a node's slots begin in the map: at the entry times 16, which is the number times 64, and 32 for the tag of a
  * node; there begins node 0. Nothing (0) leads to the 32 entries before and the first half of node 0, which are empty
  * for ever. The root word has the entry 32 bits up and above a small number, so 28 bits down make it 16 times as large.
+ * (16, 64, 32 and 28 for 64 slots.)
  */
 static inline size_t index_slots(index_entry node)
 {
@@ -215,7 +237,7 @@ static inline size_t index_slots(index_entry node)
 }
 static inline size_t index_root_slots(uint64_t root)
 {
-    return root >> 28;
+    return root >> (34 - INDEX_SHIFT);
 }
 
 /* One level down. acquire: a node is complete before its entry is stored. */
@@ -247,13 +269,13 @@ static inline bool index_walk(const struct index *x, uint64_t page, const _Atomi
     uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
     unsigned shift = index_root_shift(root);
 
-    if (__builtin_expect(shift == 24, 1)) { /* files of 1 to 64 GiB */
+    if (__builtin_expect(INDEX_SHIFT == 6 && shift == 24, 1)) { /* files of 1 to 64 GiB */
         if (page >= 1u << 24)
             goto beyond;
         INDEX_DOWN(index_root_slots(root), 18)
         INDEX_DOWN(index_slots(*e), 12)
         INDEX_DOWN(index_slots(*e), 6)
-    } else if (shift == 18) { /* 16 MiB to 1 GiB */
+    } else if (INDEX_SHIFT == 6 && shift == 18) { /* 16 MiB to 1 GiB */
         if (page >= 1u << 18)
             goto beyond;
         INDEX_DOWN(index_root_slots(root), 12)
@@ -294,6 +316,8 @@ static inline __attribute__((always_inline)) bool index_load_usual(const struct 
     const _Atomic index_entry *map = x->map;
     uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
 
+    if (INDEX_SHIFT != 6)
+        return false;
     if (__builtin_expect(index_root_shift(root) == 24 && page < 1u << 24, 1)) { /* files of 1 to 64 GiB */
         INDEX_DOWN(index_root_slots(root), 18)
         INDEX_DOWN(index_slots(*e), 12)
@@ -353,43 +377,166 @@ static inline const _Atomic index_entry *bpi_index_slot(const struct index *x, u
  */
 void bpi_index_prefetch(const struct index *, uint64_t page);
 
+/*
+ * The last leaf that somebody met, for who reads page after page: as index_guess, without the array, and all that was
+ * said there holds. One thread's own; {0} remembers nothing.
+ */
+struct index_memory {
+    uint64_t other; /* all bits of the leaf's first page turned over */
+    index_entry leaf;
+};
+
+index_entry bpi_index_remember(const struct index *, uint64_t page, struct index_memory *);
+
+static inline __attribute__((always_inline)) index_entry index_recall(const struct index *x, uint64_t page,
+                                                                      struct index_memory *m)
+{
+    if (__builtin_expect(~(page ^ m->other) < INDEX_SLOTS, 1))
+        return index_down(x->map, index_slots(m->leaf), page, 0);
+    return bpi_index_remember(x, page, m);
+}
+
+/*
+ * The pages from `page` to `last` that are there without a gap, `most` extents of them at the most: one walk a leaf,
+ * and no step beyond the last page wanted (after Z. Chi's "mm/filemap: reduce unnecessary xarray lookups", 2026). `pin`
+ * is called for each extent, the first perhaps in its middle, with the frame of that very page; it answers how many
+ * pages the extent has from there on, or 0 to end the batch before it. Returns how many extents were pinned. Ends at
+ * nothing, at a shadow, and where `pin` says so. Lock free; inside a section or with a pin that confirms the frame.
+ */
+typedef uint64_t index_pin(void *arg, uint64_t page, uint32_t frame);
+
+static inline __attribute__((always_inline)) unsigned index_batch(const struct index *x, uint64_t page, uint64_t last,
+                                                                  unsigned most, index_pin *pin, void *arg)
+{
+    unsigned count = 0;
+
+    if (page > last || !most)
+        return 0;
+    for (;;) {
+        const _Atomic index_entry *slot = NULL;
+        index_entry e;
+        uint64_t end = page; /* of the leaf, or of what is wanted of it */
+        uint64_t pages;
+
+        if (index_walk(x, page, &slot, &e)) {
+            end = (page | (INDEX_SLOTS - 1)) < last ? page | (INDEX_SLOTS - 1) : last;
+            e = atomic_load_explicit(slot, memory_order_acquire);
+        }
+        for (;;) {
+            if (!entry_is_frame(e) || !(pages = pin(arg, page, entry_number(e))))
+                return count;
+            if (++count == most)
+                return count;
+            if (pages > end - page)
+                break;
+            page += pages;
+            slot += pages;
+            e = atomic_load_explicit(slot, memory_order_acquire);
+        }
+        if (pages > last - page)
+            return count;
+        page += pages;
+    }
+}
+
+/* ---- writers. Thread safe; the magazine is the caller's, filled before (bpi_magazine_fill) ---- */
+
 /* What an insert met. */
 struct index_insert {
-    index_entry shadow; /* 0: newest shadow replaced or split, ENTRY_NONE if none */
-    uint32_t shadows;   /* 0: how many were */
-    uint32_t frame;     /* -EEXIST: frame of the first page in conflict, */
+    index_entry shadow; /* newest shadow replaced or split, ENTRY_NONE if none */
+    uint32_t shadows;   /* how many were */
+    uint32_t frame;     /* -EEXIST: frame of the first page in conflict, UINT32_MAX if there was none */
     uint64_t page;      /* and that page */
 };
 
 /*
- * Enter the extent of 2^order pages at page (a multiple of 2^order, order <= INDEX_ORDER_MAX) in one walk under the
- * lock: conflict check, shadows met, and position come out of the same descent (after K. Song's "mm/filemap: optimize
- * filemap folio adding", Linux 6.10). 0; -EEXIST: something live is in the range, nothing was changed. The magazine
- * must have been filled; at most INSERT_NODES of it are used, none on -EEXIST. A larger shadow is split along the path
- * only; its other pages keep it.
+ * Enter the extent of 2^order pages at page (a multiple of 2^order, order <= INDEX_ORDER_MAX) in one walk: conflict
+ * check, shadows met, and position come out of the same descent, under the lock of the node that the extent belongs
+ * into (after K. Song's "mm/filemap: optimize filemap folio adding", Linux 6.10). 0; -EEXIST: something live is in the
+ * range, nothing was changed. At most INSERT_NODES of the magazine are used, none on -EEXIST. A larger shadow is split
+ * along the path only; its other pages keep it.
  */
 int bpi_index_insert(struct index *, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *,
                      struct index_insert *);
 
 /*
- * Take out the extent that was entered with this page, order and frame; leaves `shadow`, or nothing (ENTRY_NONE).
- * false: there is no such extent (nothing changed). Needs no memory.
+ * Enter n extents of 2^order pages, one after the other from page on, with these frames: one walk for all that go into
+ * one node. Returns how many were entered. Less than n: the next one met something live (met->frame), or the magazine
+ * ran low (fill it and go on).
+ */
+unsigned bpi_index_insert_run(struct index *, uint64_t page, unsigned order, const uint32_t frame[], unsigned n,
+                              struct node_magazine *, struct index_insert *);
+
+/*
+ * Take out the extent that was entered (or split off) with this page, order and frame; leaves `shadow`, or nothing
+ * (ENTRY_NONE). false: there is no such extent, or it is part of a larger one (nothing changed). Needs no memory. A
+ * node that is left with the same shadow in all its slots becomes one shadow of its parent.
  */
 bool bpi_index_erase(struct index *, uint64_t page, unsigned order, uint32_t frame, index_entry shadow);
+
+/*
+ * Lead the pages of an extent to other frames (it was moved). Marks stay. Slot after slot: a reader may see the old
+ * frame at one page and the new one at the next. false: there is no such extent, nothing changed.
+ */
+bool bpi_index_replace(struct index *, uint64_t page, unsigned order, uint32_t frame, uint32_t to);
+
+/*
+ * Make the 2^order pages at page an entry of their own, cut out of the larger extent or shadow that holds them: along
+ * the path only, into as few pieces as can be, through any number of levels. No page's answer changes, and every piece
+ * has the marks that the extent had. 0, also if it was one already; -ENOENT: nothing is there; -ERANGE: smaller entries
+ * are.
+ */
+int bpi_index_split(struct index *, uint64_t page, unsigned order, struct node_magazine *);
 
 /* Drop up to n of the nodes that hold only shadows, oldest first; how many were dropped. */
 unsigned bpi_index_reclaim(struct index *, unsigned n);
 
-/*
- * First live entry at or after a page: true, its page (of the slot, not of the extent: every slot of an extent is
- * found) and frame. Takes the lock; walks over nothing and shadows in steps of whole slots.
- */
-bool bpi_index_next(struct index *, uint64_t from, uint64_t *page, uint32_t *frame);
+/* ---- looking around: exact at the moment of the call; each takes locks of nodes for a moment ---- */
 
-/* The order of the entry covering a page, 0 if none; for tests. Takes the lock. */
+/* A live extent, or a piece that was split off one. */
+struct index_item {
+    uint64_t page; /* the first of it */
+    uint32_t frame;
+    unsigned order;
+};
+
+/* The extent that covers a page. */
+bool bpi_index_find(struct index *, uint64_t page, struct index_item *);
+/* The first live extent that ends at or after a page; the last one that begins at or before it. */
+bool bpi_index_next(struct index *, uint64_t from, struct index_item *);
+bool bpi_index_previous(struct index *, uint64_t from, struct index_item *);
+
+/* The order of the entry that covers a page, shadows too; 0 if none. */
 unsigned bpi_index_order(struct index *, uint64_t page);
 
-/* Invariants: counts, parents, continuation bits, minimal height, list membership. Takes the lock. */
-bool bpi_index_check(struct index *);
+/*
+ * Forget the shadows that lie wholly in first..last, up to the first live extent that overlaps with it. true: there is
+ * one, in *met; once it is dealt with, go on behind it. false: that was all.
+ */
+bool bpi_index_discard(struct index *, uint64_t first, uint64_t last, struct index_item *met);
+
+/* ---- marks ---- */
+
+/* Set or clear a mark of the extent that covers a page. Whether there is an extent; whether it had the mark. */
+bool bpi_index_mark(struct index *, uint64_t page, enum index_mark);
+bool bpi_index_unmark(struct index *, uint64_t page, enum index_mark);
+bool bpi_index_marked(struct index *, uint64_t page, enum index_mark);
+bool bpi_index_any_marked(struct index *, enum index_mark);
+
+/* The first marked extent that ends at or after a page. Passes over subtrees without marked ones. */
+bool bpi_index_next_marked(struct index *, uint64_t from, enum index_mark, struct index_item *);
+
+/*
+ * Give the mark `to` to all extents of first..last that have the mark `if_marked`, as many as `most` in one call.
+ * Returns how many; where to go on is in *next (last + 1, or UINT64_MAX at the end of all pages, when done).
+ */
+unsigned bpi_index_mark_those(struct index *, uint64_t first, uint64_t last, enum index_mark if_marked,
+                              enum index_mark to, unsigned most, uint64_t *next);
+
+/* ---- for tests and bp_pool_check ---- */
+
+/* Invariants (tree.h). Locks the whole tree for as long as it takes. *live: how many extents are present; may be NULL.
+ */
+bool bpi_index_check(struct index *, uint64_t *live);
 
 #endif

@@ -129,7 +129,11 @@ static void make_blank(struct index_nodes *n, uint32_t node)
 {
     for (unsigned i = 0; i < INDEX_SLOTS; i++)
         atomic_store_explicit(&n->slot[node][i], ENTRY_NONE, memory_order_relaxed);
-    n->head[node] = (struct node_head){.parent = NODE_NONE, .older = NODE_NONE, .newer = NODE_NONE};
+    /* not the lock and the owner, which somebody may be asking who comes by an old guess */
+    n->head[node].used = n->head[node].shadows = 0;
+    n->head[node].listed = false;
+    n->head[node].cont = 0;
+    memset(n->head[node].mark, 0, sizeof(n->head[node].mark));
 }
 
 /*

@@ -234,7 +234,7 @@ static bool batch(void)
         atomic_store(&bpi_sync_hook, NULL);
     }
     urcu_bp_read_unlock();
-    if (!bpi_index_check(&x))
+    if (!bpi_index_check(&x, NULL))
         fail("bpi_index_check says no");
     return !failure[0];
 }

@@ -43,13 +43,21 @@ static void open_index(void)
     open_with(LIMIT);
 }
 
+static uint64_t live(void)
+{
+    uint64_t count;
+
+    MUST(bpi_index_check(&x, &count), "the index is damaged");
+    return count;
+}
+
 /* Nothing may be left over, whatever the test did. */
 static void close_index(void)
 {
-    MUST(bpi_index_check(&x), "at the end");
-    MUST(x.live == 0, "%lu live at the end", (unsigned long)x.live);
+    MUST(bpi_index_check(&x, NULL), "at the end");
+    MUST(live() == 0, "%lu live at the end", (unsigned long)live());
     bpi_index_clear(&x);
-    MUST(x.node_count == 0 && bpi_index_check(&x), "after clear");
+    MUST(x.node_count == 0 && bpi_index_check(&x, NULL), "after clear");
     bpi_magazine_drain(&nodes, &magazine);
     MUST(atomic_load(&nodes.in_use) == 0 && atomic_load(&nodes.shadow_only) == 0, "nodes are lost");
     bpi_index_destroy(&x);
@@ -81,7 +89,7 @@ static int put(uint64_t page, unsigned order, uint32_t frame)
 {
     uint64_t root = atomic_load(&x.root);
     uint32_t before = x.node_count;
-    uint64_t live = x.live;
+    uint64_t had_live = live();
     uint32_t had;
     int rc;
 
@@ -90,8 +98,8 @@ static int put(uint64_t page, unsigned order, uint32_t frame)
     rc = bpi_index_insert(&x, page, order, frame, &magazine, &met);
     MUST(had - magazine.count <= INSERT_NODES, "%u nodes for one insert", had - magazine.count);
     if (rc) {
-        MUST(rc == -EEXIST && bpi_index_check(&x), "insert answers %d", rc);
-        MUST(atomic_load(&x.root) == root && x.node_count == before && x.live == live && had == magazine.count,
+        MUST(rc == -EEXIST && bpi_index_check(&x, NULL), "insert answers %d", rc);
+        MUST(atomic_load(&x.root) == root && x.node_count == before && live() == had_live && had == magazine.count,
              "a conflict changed something");
         MUST(met.shadows == 0 && met.shadow == ENTRY_NONE, "a conflict reports shadows");
     }
@@ -133,7 +141,7 @@ Test(index, plain_entries)
         MUST(load(i) == ENTRY_NONE && (i == 1023 || load(i + 1) == entry_of_frame((uint32_t)i + 8)), "page %lu",
              (unsigned long)i);
         /* A4: what is not there cannot be erased, and trying changes nothing */
-        MUST(!take(i, 0, (uint32_t)i + 7) && bpi_index_check(&x), "page %lu", (unsigned long)i);
+        MUST(!take(i, 0, (uint32_t)i + 7) && bpi_index_check(&x, NULL), "page %lu", (unsigned long)i);
     }
     MUST(x.node_count == 0 && load(0) == ENTRY_NONE, "not empty");
 }
@@ -142,7 +150,7 @@ static void alone(uint64_t page)
 {
     MUST(put(page, 0, 99) == 0 && load(page) == entry_of_frame(99), "page %#lx", (unsigned long)page);
     MUST(load(page - 1) == ENTRY_NONE && load(page + 1) == ENTRY_NONE, "beside page %#lx", (unsigned long)page);
-    MUST(load(~page) == ENTRY_NONE && bpi_index_check(&x), "page %#lx", (unsigned long)~page);
+    MUST(load(~page) == ENTRY_NONE && bpi_index_check(&x, NULL), "page %#lx", (unsigned long)~page);
     MUST(take(page, 0, 99) && load(page) == ENTRY_NONE && x.node_count == 0, "page %#lx", (unsigned long)page);
 }
 
@@ -170,11 +178,11 @@ Test(index, clear_empties)
                 put_shadow(i, 0, entry_of_shadow((uint32_t)i, 0, 0));
         else
             put_shadow(round == 1 ? LAST : 2048, round == 1 ? 0 : 11, entry_of_shadow(1, 0, 0));
-        MUST(x.node_count > 0 && x.live == 0, "round %u", round);
+        MUST(x.node_count > 0 && live() == 0, "round %u", round);
         bpi_index_clear(&x);
         MUST(x.node_count == 0 && load(0) == ENTRY_NONE && load(2048) == ENTRY_NONE && load(LAST) == ENTRY_NONE,
              "round %u", round);
-        MUST(atomic_load(&nodes.shadow_only) == 0 && bpi_index_check(&x), "round %u", round);
+        MUST(atomic_load(&nodes.shadow_only) == 0 && bpi_index_check(&x, NULL), "round %u", round);
     }
     alone(77);
 }
@@ -194,7 +202,7 @@ Test(index_memory, limits, .timeout = 100)
         cr_assert_eq(bpi_magazine_fill(&nodes, &other), -ENOMEM);
         cr_assert_eq(other.count, 0);
         cr_assert_eq(load(0), entry_of_frame(1));
-        cr_assert(bpi_index_check(&x));
+        cr_assert(bpi_index_check(&x, NULL));
     }
     /* the dearest insert there is: from a lone page 0 to the last page. All of the nodes, and not one more */
     cr_assert_eq(bpi_index_insert(&x, LAST, 0, 2, &magazine, &r), 0);
@@ -260,12 +268,14 @@ Test(index, height_is_minimal)
     }
     /* B2 */
     MUST(put(42, 0, 1) == 0 && height() == 1 && put(1000000, 0, 2) == 0 && height() == 4, "up");
-    MUST(bpi_index_check(&x) && take(1000000, 0, 2) && height() == 1 && x.node_count == 1, "down");
+    MUST(bpi_index_check(&x, NULL) && take(1000000, 0, 2) && height() == 1 && x.node_count == 1, "down");
     MUST(take(42, 0, 1) && height() == 0, "empty");
     for (uint64_t i = 0; i < 1000; i++)
-        MUST(put(i, 0, (uint32_t)i) == 0 && height() == height_of(i) && bpi_index_check(&x), "%lu", (unsigned long)i);
+        MUST(put(i, 0, (uint32_t)i) == 0 && height() == height_of(i) && bpi_index_check(&x, NULL), "%lu",
+             (unsigned long)i);
     for (uint64_t i = 999; i > 0; i--)
-        MUST(take(i, 0, (uint32_t)i) && height() == height_of(i - 1) && bpi_index_check(&x), "%lu", (unsigned long)i);
+        MUST(take(i, 0, (uint32_t)i) && height() == height_of(i - 1) && bpi_index_check(&x, NULL), "%lu",
+             (unsigned long)i);
     MUST(take(0, 0, 0) && x.node_count == 0, "empty");
     /* B4: grown for the last page and shrunk again, the root is to the bit what it was; every large order at 0 */
     for (unsigned o = 0; o <= INDEX_ORDER_MAX; o++) {
@@ -285,7 +295,7 @@ Test(index, height_is_minimal)
     for (unsigned o = 6; o <= INDEX_ORDER_MAX; o += INDEX_SHIFT) {
         put_shadow(0, o, entry_of_shadow(1, o, 0));
         MUST(height() == o / INDEX_SHIFT + 1 && put(5, 0, 1) == 0 && height() == o / INDEX_SHIFT, "order %u", o);
-        MUST(bpi_index_check(&x) && load(4) == entry_of_shadow(1, o, 0) && take(5, 0, 1), "order %u", o);
+        MUST(bpi_index_check(&x, NULL) && load(4) == entry_of_shadow(1, o, 0) && take(5, 0, 1), "order %u", o);
         bpi_index_clear(&x);
     }
 }
@@ -310,18 +320,22 @@ Test(index, node_count_returns)
 
 static bool next_is(uint64_t from, uint64_t page, uint32_t frame)
 {
-    uint64_t p = 0;
-    uint32_t f = 0;
+    struct index_item i;
 
-    return bpi_index_next(&x, from, &p, &f) && p == page && f == frame;
+    if (!bpi_index_next(&x, from, &i))
+        return false;
+    if (i.page < from) { /* from inside an extent */
+        i.frame += (uint32_t)(from - i.page);
+        i.page = from;
+    }
+    return i.page == page && i.frame == frame;
 }
 
 static bool next_is_none(uint64_t from)
 {
-    uint64_t p;
-    uint32_t f;
+    struct index_item i;
 
-    return !bpi_index_next(&x, from, &p, &f);
+    return !bpi_index_next(&x, from, &i);
 }
 
 Test(index, next)
@@ -334,14 +348,14 @@ Test(index, next)
     /* B8: everything is visited once and in order while it is erased */
     for (uint64_t i = 0; i < 200; i++) {
         uint64_t at = 0;
-        uint32_t frame;
+        struct index_item item;
 
         for (uint64_t k = i; k < 2 * i + 17; k++)
             MUST(put(k, 0, (uint32_t)k) == 0, "%lu", (unsigned long)k);
         MUST(put(LAST, 0, 1) == 0 && take(LAST, 0, 1), "the last page");
         for (uint64_t k = i; k < 2 * i + 17; k++, at++) {
-            MUST(bpi_index_next(&x, at, &at, &frame) && at == k && frame == k, "%lu", (unsigned long)k);
-            MUST(take(at, 0, frame), "%lu", (unsigned long)k);
+            MUST(bpi_index_next(&x, at, &item) && item.page == k && item.frame == k, "%lu", (unsigned long)k);
+            MUST(take(item.page, 0, item.frame), "%lu", (unsigned long)k);
         }
         MUST(next_is_none(0) && x.node_count == 0, "round %lu", (unsigned long)i);
     }
@@ -368,7 +382,7 @@ Test(index, next)
 
 static void whole_block(uint64_t page, unsigned order, uint32_t frame)
 {
-    MUST(put(page, order, frame) == 0 && bpi_index_check(&x), "order %u at %#lx", order, (unsigned long)page);
+    MUST(put(page, order, frame) == 0 && bpi_index_check(&x, NULL), "order %u at %#lx", order, (unsigned long)page);
     for (uint64_t i = 0; i < pages_of(order); i++)
         MUST(load(page + i) == entry_of_frame(frame + (uint32_t)i), "page %lu of order %u", (unsigned long)i, order);
     MUST(load(page - 1) == ENTRY_NONE && load(page + pages_of(order)) == ENTRY_NONE, "around order %u at %#lx", order,
@@ -446,7 +460,7 @@ Test(index, live_extents_are_never_overwritten)
             /* E9: an erase of another order is none, of a page inside neither */
             MUST(i == j || !take(0, j, ORDER_STEP), "order %u erased as %u", i, j);
             MUST(i == 0 || !take(pages_of(i) - 1, 0, ORDER_STEP + (1u << i) - 1), "a part of order %u erased", i);
-            MUST(!take(0, i, ORDER_STEP + 1) && bpi_index_check(&x), "another frame of order %u erased", i);
+            MUST(!take(0, i, ORDER_STEP + 1) && bpi_index_check(&x, NULL), "another frame of order %u erased", i);
             MUST(take(0, i, ORDER_STEP) && x.node_count == 0, "order %u", i);
         }
     }
@@ -504,14 +518,15 @@ Test(index, shadows_are_replaced_and_reported)
     cr_assert(shadow_newer(young, old) && !shadow_newer(old, young));
     /* P1, P2: over nothing; over one of its own size; over many: how many, and the newest, wherever it stands */
     MUST(put(5, 0, 1) == 0 && met.shadows == 0 && met.shadow == ENTRY_NONE, "over nothing");
-    MUST(evict(5, 0, 1, old) && load(5) == old && x.live == 0, "evicted");
+    MUST(evict(5, 0, 1, old) && load(5) == old && live() == 0, "evicted");
     MUST(put(5, 0, 2) == 0 && met.shadows == 1 && met.shadow == old && load(5) == entry_of_frame(2), "over its own");
     MUST(evict(5, 0, 2, young), "evicted");
     put_shadow(0, 0, old);
     put_shadow(64, 6, old);
     put_shadow(130, 1, old);
     MUST(put(0, 9, 512) == 0 && met.shadows == 4 && met.shadow == young, "over four: %u, %#x", met.shadows, met.shadow);
-    MUST(x.node_count == 1 && atomic_load(&nodes.shadow_only) == 0 && bpi_index_check(&x), "%u nodes", x.node_count);
+    MUST(x.node_count == 1 && atomic_load(&nodes.shadow_only) == 0 && bpi_index_check(&x, NULL), "%u nodes",
+         x.node_count);
     whole_block(1024, 9, 1024);
     MUST(take(1024, 9, 1024) && take(0, 9, 512) && x.node_count == 0, "empty");
     /* a lone page 0 */
@@ -537,7 +552,7 @@ static void split_once(uint64_t base, unsigned o, unsigned n, uint64_t offset)
     put_shadow(base, o, shadow);
     MUST(bpi_index_order(&x, base) == o && load(page) == shadow, "order %u", o);
     before = x.node_count;
-    MUST(put(page, n, ORDER_STEP) == 0 && bpi_index_check(&x), "%u in %u", n, o);
+    MUST(put(page, n, ORDER_STEP) == 0 && bpi_index_check(&x, NULL), "%u in %u", n, o);
     /* M3, but along the path: one node a level crossed, whatever the size */
     MUST(base == 0 || x.node_count == before + o / INDEX_SHIFT - n / INDEX_SHIFT, "%u in %u: %u nodes more", n, o,
          x.node_count - before);
@@ -594,7 +609,7 @@ Test(index, larger_shadows_are_split_along_the_path)
     /* a former block of order 9 filled page by page: each insert meets one piece, none of them twice */
     put_shadow(512, 9, entry_of_shadow(5, 9, 0));
     for (uint32_t i = 0; i < 512; i++)
-        MUST(put(512 + i, 0, i) == 0 && met.shadows == 1 && bpi_index_check(&x), "page %u", i);
+        MUST(put(512 + i, 0, i) == 0 && met.shadows == 1 && bpi_index_check(&x, NULL), "page %u", i);
     for (uint32_t i = 0; i < 512; i++)
         MUST(load(512 + i) == entry_of_frame(i) && take(512 + i, 0, i), "page %u", i);
     MUST(x.node_count == 0, "empty");
@@ -646,7 +661,7 @@ Test(index, nodes_of_only_shadows)
         MUST(bpi_index_reclaim(&x, 10) == 0 && load(page) == s, "nothing to reclaim");
         MUST(evict(page + 2, 0, 1, s) && atomic_load(&nodes.shadow_only) == 1, "evicted");
         MUST(bpi_index_reclaim(&x, 10) == 1 && x.node_count == 0 && load(page) == ENTRY_NONE, "reclaimed");
-        MUST(atomic_load(&nodes.shadow_only) == 0 && bpi_index_check(&x), "nothing is listed");
+        MUST(atomic_load(&nodes.shadow_only) == 0 && bpi_index_check(&x, NULL), "nothing is listed");
     }
     /* oldest first, by the time at which they became so */
     for (uint64_t i = 0; i < 10; i++)
@@ -656,14 +671,14 @@ Test(index, nodes_of_only_shadows)
         uint64_t page = (i % 10) << 12;
 
         MUST(load(page) == s && bpi_index_reclaim(&x, 1) == 1 && load(page) == ENTRY_NONE, "%lu", (unsigned long)page);
-        MUST(bpi_index_check(&x), "%lu", (unsigned long)page);
+        MUST(bpi_index_check(&x, NULL), "%lu", (unsigned long)page);
     }
     MUST(x.node_count == 0 && bpi_index_reclaim(&x, 1) == 0, "all gone");
     /* N5: the pieces of a split: when the page has gone too, leaf and what is above it go one after the other */
     put_shadow(1ull << 12, 12, s);
     MUST(put(4096 + 5, 0, 1) == 0 && x.node_count == 3 && atomic_load(&nodes.shadow_only) == 0, "%u nodes",
          x.node_count);
-    MUST(evict(4096 + 5, 0, 1, s) && atomic_load(&nodes.shadow_only) == 1, "the leaf");
+    MUST(evict(4096 + 5, 0, 1, entry_of_shadow(2, 0, 0)) && atomic_load(&nodes.shadow_only) == 1, "the leaf");
     MUST(bpi_index_reclaim(&x, 1) == 1 && load(4096 + 5) == ENTRY_NONE && load(4096 + 64) == s, "the leaf");
     MUST(x.node_count == 2 && atomic_load(&nodes.shadow_only) == 1 && bpi_index_reclaim(&x, 9) == 1, "above it");
     MUST(x.node_count == 0 && load(4096 + 64) == ENTRY_NONE, "all gone");
@@ -672,7 +687,7 @@ Test(index, nodes_of_only_shadows)
         put_shadow(i << 6, 0, s);
     MUST(atomic_load(&nodes.shadow_only) == 64 && put(0, 12, 0) == 0 && atomic_load(&nodes.shadow_only) == 0,
          "order 12");
-    MUST(met.shadows == 64 && bpi_index_check(&x) && take(0, 12, 0) && x.node_count == 0, "order 12");
+    MUST(met.shadows == 64 && bpi_index_check(&x, NULL) && take(0, 12, 0) && x.node_count == 0, "order 12");
 }
 
 /* ---- Q: what goes on between the filling of the magazine and the insert ---- */
@@ -710,7 +725,7 @@ Test(index, nothing_prepared_is_stale)
                  (unsigned long)i);
         }
         /* top, middle and leaf from page 1024 up; nothing leaked */
-        MUST(x.node_count == 2 && bpi_index_check(&x), "what %u: %u nodes", what, x.node_count);
+        MUST(x.node_count == 2 && bpi_index_check(&x, NULL), "what %u: %u nodes", what, x.node_count);
         MUST(take(1024 + 77, 0, what == 4 ? 3 : 7), "what %u", what);
         bpi_index_clear(&x);
         MUST(x.node_count == 0, "what %u", what);
