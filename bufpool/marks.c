@@ -39,14 +39,28 @@ static uint64_t extent_bits(const struct index *x, uint32_t node, uint64_t page)
     return entry_is_frame(slot_get(x, node, slot)) ? row_bits(&row) : 0;
 }
 
+/* The same, of an extent that has all of these marks (a bit each); 0 if it has not. */
+static uint64_t extent_bits_if(const struct index *x, uint32_t node, uint64_t page, unsigned needed)
+{
+    uint64_t bits = extent_bits(x, node, page);
+
+    for (unsigned m = 0; m < INDEX_MARKS; m++)
+        if ((needed >> m & 1) && !(head_of(x, node)->mark[m] & bits))
+            return 0;
+    return bits;
+}
+
 /* The lone page 0, its mark in the root's bits. The index's lock is held. */
 static bool at_root(const struct index *x, uint64_t page)
 {
     return page == 0 && entry_is_frame(index_root_entry(root_load(x)));
 }
 
-/* The first mark of a node, or the last: with the whole path. *had: whether it was set. Whether there is an extent. */
-static bool change_path(struct index *x, uint64_t page, enum index_mark mark, bool set, bool *had)
+/*
+ * The first mark of a node, or the last: with the whole path. *had: whether it was set. Whether there is an extent that
+ * has the marks needed.
+ */
+static bool change_path(struct index *x, uint64_t page, enum index_mark mark, bool set, unsigned needed, bool *had)
 {
     struct tree_path p;
     uint64_t bits;
@@ -54,7 +68,7 @@ static bool change_path(struct index *x, uint64_t page, enum index_mark mark, bo
 
     bpi_tree_lock_path(x, page, &p);
     if (p.count) {
-        bits = extent_bits(x, p.node[p.count - 1], page);
+        bits = extent_bits_if(x, p.node[p.count - 1], page, needed);
         found = bits != 0;
         *had = (head_of(x, p.node[p.count - 1])->mark[mark] & bits) != 0;
         for (unsigned i = p.count; found && set && i--;) {
@@ -65,7 +79,7 @@ static bool change_path(struct index *x, uint64_t page, enum index_mark mark, bo
         if (found && !set)
             bpi_marks_clear(x, &p, bits, 1u << mark);
     } else {
-        found = at_root(x, page);
+        found = at_root(x, page) && (x->root_mark & needed) == needed;
         *had = found && (x->root_mark >> mark & 1);
         if (found)
             x->root_mark = (uint8_t)((x->root_mark & ~(1u << mark)) | (unsigned)set << mark);
@@ -74,7 +88,7 @@ static bool change_path(struct index *x, uint64_t page, enum index_mark mark, bo
     return found;
 }
 
-static bool change(struct index *x, uint64_t page, enum index_mark mark, bool set, bool *had)
+static bool change(struct index *x, uint64_t page, enum index_mark mark, bool set, unsigned needed, bool *had)
 {
     uint32_t node = tree_enter_leaf(x, page);
     struct node_head *h;
@@ -84,30 +98,30 @@ static bool change(struct index *x, uint64_t page, enum index_mark mark, bool se
     *had = false;
     if (node == NODE_NONE) {
         tree_leave(x, node);
-        return change_path(x, page, mark, set, had);
+        return change_path(x, page, mark, set, needed, had);
     }
     h = head_of(x, node);
-    bits = extent_bits(x, node, page);
+    bits = extent_bits_if(x, node, page, needed);
     *had = (h->mark[mark] & bits) != 0;
     above = bits && *had != set && (set ? h->mark[mark] == 0 : (h->mark[mark] & ~bits) == 0);
     if (bits && !above)
         h->mark[mark] = set ? h->mark[mark] | bits : h->mark[mark] & ~bits;
     tree_leave(x, node);
-    return above ? change_path(x, page, mark, set, had) : bits != 0;
+    return above ? change_path(x, page, mark, set, needed, had) : bits != 0;
 }
 
 bool bpi_index_mark(struct index *x, uint64_t page, enum index_mark mark)
 {
     bool had;
 
-    return change(x, page, mark, true, &had);
+    return change(x, page, mark, true, 0, &had);
 }
 
 bool bpi_index_unmark(struct index *x, uint64_t page, enum index_mark mark)
 {
     bool had;
 
-    return change(x, page, mark, false, &had) && had;
+    return change(x, page, mark, false, 0, &had) && had;
 }
 
 bool bpi_index_marked(struct index *x, uint64_t page, enum index_mark mark)
@@ -144,10 +158,10 @@ bool bpi_index_any_marked(struct index *x, enum index_mark mark)
 }
 
 /*
- * From the top down to the next marked slot at or after *from: the node that has it, locked, and the slot. NODE_NONE:
- * not on this way; *from is where to try again, 0 if nowhere.
+ * From the top down to the next marked extent at or after *from. false: not on this way; *from is where to try again, 0
+ * if nowhere.
  */
-static uint32_t next_marked_slot(struct index *x, uint64_t *from, enum index_mark mark, unsigned *slot)
+static bool next_marked_down(struct index *x, uint64_t *from, enum index_mark mark, struct index_item *item)
 {
     uint64_t root;
     uint32_t node;
@@ -156,9 +170,13 @@ static uint32_t next_marked_slot(struct index *x, uint64_t *from, enum index_mar
     slim_lock_take(&x->lock);
     root = root_load(x);
     if (!entry_is_node(index_root_entry(root)) || (index_root_shift(root) < 64 && *from >> index_root_shift(root))) {
+        bool lone = at_root(x, *from) && (x->root_mark >> mark & 1);
+
+        if (lone)
+            *item = (struct index_item){.frame = entry_number(index_root_entry(root))};
         slim_lock_give(&x->lock);
         *from = 0;
-        return NODE_NONE;
+        return lone;
     }
     node = entry_number(index_root_entry(root));
     h = head_of(x, node);
@@ -166,19 +184,23 @@ static uint32_t next_marked_slot(struct index *x, uint64_t *from, enum index_mar
     slim_lock_give(&x->lock);
     for (;;) {
         uint64_t left = h->mark[mark] & ~0ull << slot_of(*from, h->shift);
+        unsigned slot;
         struct node_head *child;
 
         if (!left) {
             *from = h->base + node_span(h->shift) + 1; /* 0 behind the last of all pages */
             slim_lock_give(&h->lock);
-            return NODE_NONE;
+            return false;
         }
-        *slot = (unsigned)__builtin_ctzll(left);
-        if (slot_page(h, *slot) > *from)
-            *from = slot_page(h, *slot);
-        if (!entry_is_node(slot_get(x, node, *slot)))
-            return node;
-        node = entry_number(slot_get(x, node, *slot));
+        slot = (unsigned)__builtin_ctzll(left);
+        if (slot_page(h, slot) > *from)
+            *from = slot_page(h, slot);
+        if (!entry_is_node(slot_get(x, node, slot))) {
+            *item = bpi_item_at(x, node, slot);
+            slim_lock_give(&h->lock);
+            return true;
+        }
+        node = entry_number(slot_get(x, node, slot));
         child = head_of(x, node);
         slim_lock_take(&child->lock);
         slim_lock_give(&h->lock);
@@ -188,40 +210,32 @@ static uint32_t next_marked_slot(struct index *x, uint64_t *from, enum index_mar
 
 bool bpi_index_next_marked(struct index *x, uint64_t from, enum index_mark mark, struct index_item *item)
 {
-    bool begun = false;
-
-    if (from == 0 && bpi_index_marked(x, 0, mark))
-        return bpi_index_find(x, 0, item);
-    for (; !begun || from != 0;
-         begun = true) { /* each turn is a subtree further, or one that lost its marks meanwhile */
-        unsigned slot;
-        uint32_t node = next_marked_slot(x, &from, mark, &slot);
-
-        if (node != NODE_NONE) {
-            *item = bpi_item_at(x, node, slot);
-            tree_leave(x, node);
+    do { /* each turn is a subtree further, or one that lost its marks meanwhile */
+        SYNC_POINT("index:next_marked");
+        if (next_marked_down(x, &from, mark, item))
             return true;
-        }
-    }
+    } while (from != 0);
     return false;
 }
 
 unsigned bpi_index_mark_those(struct index *x, uint64_t first, uint64_t last, enum index_mark if_marked,
                               enum index_mark to, unsigned most, uint64_t *next)
 {
+    uint64_t from = first;
+    bool more = first <= last;
     unsigned done = 0;
     struct index_item item;
 
-    *next = first;
-    while (done < most && *next <= last && bpi_index_next_marked(x, *next, if_marked, &item) && item.page <= last) {
+    while (more && done < most && bpi_index_next_marked(x, from, if_marked, &item) && item.page <= last) {
         uint64_t end = item.page + ((1ull << item.order) - 1);
+        bool had;
 
-        done += bpi_index_mark(x, item.page, to);
-        if (end >= last || end == UINT64_MAX)
-            break;
-        *next = end + 1;
+        SYNC_POINT("index:mark_those");
+        /* it may have gone, and another have come, since it was found */
+        done += change(x, item.page, to, true, 1u << if_marked, &had);
+        more = end < last;
+        from = end + 1;
     }
-    if (done < most)
-        *next = last < UINT64_MAX ? last + 1 : UINT64_MAX;
+    *next = more && done == most ? from : last < UINT64_MAX ? last + 1 : UINT64_MAX;
     return done;
 }
