@@ -578,6 +578,15 @@ bool bpi_index_replace(struct index *x, uint64_t page, unsigned order, uint32_t 
 
 /* ---- split ---- */
 
+static bool row_is_empty(const struct index *x, uint32_t node, const struct row *row)
+{
+    unsigned i = row->first;
+
+    while (i < row->first + row->count && slot_get(x, node, i) == ENTRY_NONE)
+        i++;
+    return i == row->first + row->count;
+}
+
 /* In the node of the row's own level. */
 static int split_here(struct index *x, uint32_t node, const struct row *row)
 {
@@ -586,7 +595,7 @@ static int split_here(struct index *x, uint32_t node, const struct row *row)
     struct row has = entry_row(h, row->first);
 
     if (e == ENTRY_NONE)
-        return -ENOENT;
+        return row_is_empty(x, node, row) ? -ENOENT : -ERANGE;
     if (entry_is_node(e) || has.count < row->count)
         return -ERANGE;
     row_cut(h, row);
