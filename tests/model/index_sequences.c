@@ -53,7 +53,7 @@ static void op_print(const struct op *op)
     static const char *const name[] = {"insert",
                                        "run",
                                        "erase leaving a shadow",
-                                       "the same with all pages",
+                                       "erase leaving shadows",
                                        "erase",
                                        "replace",
                                        "split",

@@ -34,7 +34,7 @@ static const struct op mark_and_split[] = {
 int main(void)
 {
     const char *more = getenv("BP_STRESS_SECONDS");
-    unsigned length = (INDEX_SLOTS == 4 ? 4 : 3) + (more && atof(more) >= 60);
+    unsigned length = (INDEX_SLOTS == 4 ? 4u : 3u) + (more && atof(more) >= 60 ? 1 : 0);
     bool good = open_all(LIMIT, true);
 
     setvbuf(stdout, NULL, _IOLBF, 0);
