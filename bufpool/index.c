@@ -208,10 +208,13 @@ static index_entry path_make(struct index *x, struct path *p, unsigned shift, in
     return entry_of_node(p->node[0]);
 }
 
-/* The path's first node was linked. */
+/*
+ * The path's first node was linked. From the lowest up: a node that is known is one that others overwrite, and then all
+ * below it must be known as well. Before that they wait for whoever holds what is above.
+ */
 static void path_linked(struct index *x, const struct path *p)
 {
-    for (unsigned i = 0; i < p->count; i++)
+    for (unsigned i = p->count; i--;)
         bpi_node_linked(x, p->node[i]);
 }
 
@@ -262,16 +265,20 @@ static index_entry wrap(struct index *x, index_entry e, unsigned shift, unsigned
     return e;
 }
 
-/* Those that wrap made were linked, below the top that is one of them. */
+/* Those that wrap made were linked, the highest as the top. From the lowest up, as in path_linked. */
 static void wrap_linked(struct index *x, unsigned shift)
 {
     uint64_t root = root_load(x);
     index_entry e = index_root_entry(root);
+    uint32_t node[INDEX_HEIGHT_MAX];
+    unsigned count = 0;
 
     for (unsigned at = index_root_shift(root); at > shift; at -= INDEX_SHIFT) {
-        bpi_node_linked(x, entry_number(e));
+        node[count++] = entry_number(e);
         e = slot_get(x, entry_number(e), 0);
     }
+    while (count--)
+        bpi_node_linked(x, node[count]);
 }
 
 /* Marks that a whole tree has. Its top is held. */
@@ -317,8 +324,8 @@ static void grow(struct index *x, struct path *p, uint64_t last, struct node_mag
         head_of(x, node)->used = 2;
     }
     root_store(x, entry_of_node(node), top + INDEX_SHIFT);
-    wrap_linked(x, shift);
     path_linked(x, p);
+    wrap_linked(x, shift);
     if (old != NODE_NONE)
         slim_lock_give(&head_of(x, old)->lock);
 }
@@ -518,6 +525,7 @@ static bool erase_marked(struct index *x, uint64_t page, unsigned order, const s
     uint32_t node;
     bool found;
 
+    SYNC_POINT("index:erase_marked");
     bpi_tree_lock_path(x, page, &p);
     while (p.count > 1 && head_of(x, p.node[p.count - 1])->shift < row->shift)
         slim_lock_give(&head_of(x, p.node[--p.count])->lock);

@@ -218,6 +218,7 @@ void bpi_node_linked(struct index *x, uint32_t node)
     bool leaf = h->shift == 0 && base < x->leaf_pages;
     bool only_shadows = h->used == h->shadows;
 
+    SYNC_POINT("index:link");
     /* release: who comes by a guess and finds the owner right finds the rest of the head complete */
     atomic_store_explicit(&h->owner, x, memory_order_release);
     if (leaf)
