@@ -107,6 +107,8 @@ static bool change(struct index *x, uint64_t page, enum index_mark mark, bool se
     if (bits && !above)
         h->mark[mark] = set ? h->mark[mark] | bits : h->mark[mark] & ~bits;
     tree_leave(x, node);
+    if (above)
+        SYNC_POINT("index:mark");
     return above ? change_path(x, page, mark, set, needed, had) : bits != 0;
 }
 
