@@ -124,7 +124,8 @@ struct play {
     void (*verify)(bool b_first);
 };
 
-static void act_out(const struct play *p)
+/* With `others` more indexes over the same nodes. */
+static void act_out_with(const struct play *p, struct index *other, unsigned others)
 {
     unsigned times = 0;
     bool stopped;
@@ -134,6 +135,8 @@ static void act_out(const struct play *p)
 
         times++;
         open_index();
+        for (unsigned i = 0; i < others; i++)
+            bpi_index_init(&other[i], &nodes);
         a.m.count = b.m.count = 0;
         if (p->setup)
             p->setup();
@@ -158,10 +161,19 @@ static void act_out(const struct play *p)
         if (stopped && (b_first || !p->alone)) /* a machine that is too busy for B proves nothing */
             p->verify(b_first);
         wipe();
+        for (unsigned i = 0; i < others; i++) {
+            bpi_index_clear(&other[i]);
+            bpi_index_destroy(&other[i]);
+        }
         close_index();
     } while (stopped && times < 400);
     MUST(times > 1, "nobody came to %s", p->place);
     MUST(!stopped, "there is no end to %s", p->place);
+}
+
+static inline void act_out(const struct play *p)
+{
+    act_out_with(p, NULL, 0);
 }
 
 #endif
