@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 
+#include "bufpool/nodes.h"
 #include "bufpool/tree.h"
 
 static void met_nothing(struct index_insert *r)
@@ -32,12 +33,9 @@ static void met_more(struct index_insert *r, const struct index_insert *one)
 
 /* ---- readers' rest ---- */
 
-index_entry bpi_index_load_any(const struct index *x, uint64_t page)
+bool bpi_index_walk(const struct index *x, uint64_t page, const _Atomic index_entry **slot, index_entry *e)
 {
-    const _Atomic index_entry *slot;
-    index_entry e;
-
-    return index_walk(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
+    return index_walk(x, page, slot, e);
 }
 
 static uint32_t node_of_slot(const struct index *x, const _Atomic index_entry *slot)
@@ -61,7 +59,7 @@ index_entry bpi_index_remember(const struct index *x, uint64_t page, struct inde
     const _Atomic index_entry *slot;
     index_entry e;
 
-    if (!index_walk(x, page, &slot, &e))
+    if (!index_reach(x, page, &slot, &e))
         return e;
     m->other = ~(page & ~(uint64_t)(INDEX_SLOTS - 1));
     m->leaf = entry_of_node(node_of_slot(x, slot));
@@ -69,6 +67,14 @@ index_entry bpi_index_remember(const struct index *x, uint64_t page, struct inde
 }
 
 /* ---- rows of slots; the node's lock is held ---- */
+
+/* Of the block of 2n slots around slot s, the half in which s is not. */
+#define OTHER(s, n) 1ull << (((s) ^ (n)) & ~((n)-1u))
+#define HALVES(s)   (OTHER(s, 1u) | OTHER(s, 2u) | OTHER(s, 4u) | OTHER(s, 8u) | OTHER(s, 16u) | OTHER(s, 32u))
+#define FOUR(s)     HALVES(s), HALVES((s) + 1), HALVES((s) + 2), HALVES((s) + 3)
+#define SIXTEEN(s)  FOUR(s), FOUR((s) + 4), FOUR((s) + 8), FOUR((s) + 12)
+
+const uint64_t bpi_other_halves[64] = {SIXTEEN(0u), SIXTEEN(16u), SIXTEEN(32u), SIXTEEN(48u)};
 
 /* -EEXIST: something live is in the row, or under it, and is told. 0: all nodes under the row are locked. */
 static int row_conflict(struct index *x, uint32_t node, const struct row *row, struct index_insert *r)
@@ -105,10 +111,8 @@ static void row_store(struct index *x, uint32_t node, const struct row *row, ind
     unsigned used = h->used;
     unsigned shadows = h->shadows;
 
-    if (h->cont & (bits | bits << 1)) {
-        row_cut(h, row);
-        h->cont &= ~bits;
-    }
+    row_cut(h, row);
+    h->cont &= ~bits;
     if (e != ENTRY_NONE)
         h->cont |= bits & bits << 1;
     for (unsigned i = row->first; i < row->first + row->count; i++) {
@@ -116,6 +120,8 @@ static void row_store(struct index *x, uint32_t node, const struct row *row, ind
 
         used = used + (old == ENTRY_NONE) - (e == ENTRY_NONE);
         shadows = shadows + entry_is_shadow(e) - entry_is_shadow(old);
+        if (entry_is_node(old))
+            bpi_tree_hide_leaves(x, entry_number(old));
         slot_set(x, node, i, e);
         if (entry_is_node(old))
             bpi_tree_drop(x, entry_number(old));
@@ -137,22 +143,32 @@ static uint32_t frame_step(unsigned shift)
     return 4u << shift;
 }
 
+/* The slot that leaf_enter gave; as slot_set. */
+static inline void leaf_set(_Atomic index_entry *slot, index_entry e)
+{
+    atomic_store_explicit(slot, e, memory_order_release);
+    SYNC_POINT("index:store");
+}
+
 /* ---- paths that are missing ---- */
 
 /* A blank node gets what its slot held above: the same shadow, or the frames of that part of the extent, as one entry.
  */
-static void fill_child(struct index *x, uint32_t child, index_entry e, const bool marked[INDEX_MARKS])
+static void fill_child(struct index *x, uint32_t child, index_entry e, unsigned marks)
 {
     struct node_head *h = head_of(x, child);
-    uint32_t step = entry_is_frame(e) ? frame_step(h->shift) : 0;
 
-    for (unsigned i = 0; i < INDEX_SLOTS; i++)
-        slot_set(x, child, i, e + i * step);
     h->cont = NODE_BITS & ~1ull;
     h->used = INDEX_SLOTS;
-    h->shadows = entry_is_shadow(e) ? INDEX_SLOTS : 0;
+    if (entry_is_shadow(e)) { /* has no marks */
+        slots_fill(x->nodes->slot[child], e);
+        h->shadows = INDEX_SLOTS;
+        return;
+    }
+    for (unsigned i = 0; i < INDEX_SLOTS; i++)
+        atomic_store_explicit(&x->nodes->slot[child][i], e + i * frame_step(h->shift), memory_order_relaxed);
     for (unsigned i = 0; i < INDEX_MARKS; i++)
-        h->mark[i] = marked && marked[i] ? NODE_BITS : 0;
+        h->mark[i] = marks >> i & 1 ? NODE_BITS : 0;
 }
 
 /* What a path is made for. */
@@ -164,6 +180,14 @@ struct path {
     unsigned count;
 };
 
+static inline void path_for(struct path *p, uint64_t page, unsigned order, index_entry entry)
+{
+    p->page = page;
+    p->row = row_of(page, order);
+    p->entry = entry;
+    p->count = 0;
+}
+
 /* A slot that holds an end (or nothing) is about to lead to a node. */
 static void slot_opens(struct node_head *h, const struct row *one, index_entry e)
 {
@@ -172,12 +196,28 @@ static void slot_opens(struct node_head *h, const struct row *one, index_entry e
     h->shadows = (uint8_t)(h->shadows - entry_is_shadow(e));
 }
 
+/* The path's row, in a new node whose other slots are all e. */
+static void path_end(struct index *x, uint32_t node, const struct path *p, index_entry e)
+{
+    struct node_head *h = head_of(x, node);
+    uint64_t bits = row_bits(&p->row);
+
+    row_cut_from(h, &p->row, NODE_BITS);
+    if (p->entry == ENTRY_NONE)
+        return;
+    h->cont |= bits & bits << 1;
+    for (unsigned i = 0; i < p->row.count; i++)
+        slot_set(x, node, p->row.first + i, p->entry + i * frame_step(p->row.shift));
+    h->used = (uint8_t)(e == ENTRY_NONE ? p->row.count : INDEX_SLOTS);
+    h->shadows = (uint8_t)(e == ENTRY_NONE ? 0 : INDEX_SLOTS - p->row.count);
+}
+
 /*
  * Nodes from `shift` down to the row's level over the path's page, in which all reads as before (e: nothing, a shadow,
  * a frame), but for the row. Nobody sees them yet. Returns the entry that leads there.
  */
-static index_entry path_make(struct index *x, struct path *p, unsigned shift, index_entry e,
-                             const bool marked[INDEX_MARKS], struct node_magazine *m)
+static index_entry path_make(struct index *x, struct path *p, unsigned shift, index_entry e, unsigned marks,
+                             struct node_magazine *m)
 {
     uint32_t above = NODE_NONE;
 
@@ -189,7 +229,7 @@ static index_entry path_make(struct index *x, struct path *p, unsigned shift, in
 
         p->node[p->count++] = node;
         if (e != ENTRY_NONE)
-            fill_child(x, node, e, marked);
+            fill_child(x, node, e, marks);
         if (above != NODE_NONE) {
             struct node_head *a = head_of(x, above);
 
@@ -201,10 +241,7 @@ static index_entry path_make(struct index *x, struct path *p, unsigned shift, in
         slot_opens(h, &one, e);
         e += entry_is_frame(e) ? one.first * frame_step(shift) : 0;
     }
-    if (p->entry == ENTRY_NONE)
-        row_cut(head_of(x, above), &p->row);
-    else
-        row_store(x, above, &p->row, p->entry, frame_step(p->row.shift));
+    path_end(x, above, p, e);
     return entry_of_node(p->node[0]);
 }
 
@@ -225,12 +262,12 @@ static void path_insert(struct index *x, uint32_t node, struct path *p, struct n
     struct node_head *h = head_of(x, node);
     struct row one = {.shift = h->shift, .first = slot_of(p->page, h->shift), .count = 1};
     index_entry e = slot_get(x, node, one.first);
-    bool marked[INDEX_MARKS];
+    unsigned marks = 0;
     index_entry child;
 
-    for (unsigned i = 0; i < INDEX_MARKS; i++)
-        marked[i] = h->mark[i] >> one.first & 1;
-    child = path_make(x, p, h->shift - INDEX_SHIFT, e, marked, m);
+    for (unsigned i = 0; i < INDEX_MARKS && entry_is_frame(e); i++)
+        marks |= (unsigned)(h->mark[i] >> one.first & 1) << i;
+    child = path_make(x, p, h->shift - INDEX_SHIFT, e, marks, m);
     slot_opens(h, &one, e);
     slot_set(x, node, one.first, child);
     path_linked(x, p);
@@ -298,7 +335,7 @@ static void plant(struct index *x, struct path *p, uint64_t last, struct node_ma
 {
     unsigned top = top_for(p->row.shift, last);
 
-    root_store(x, path_make(x, p, top, ENTRY_NONE, NULL, m), top + INDEX_SHIFT);
+    root_store(x, path_make(x, p, top, ENTRY_NONE, 0, m), top + INDEX_SHIFT);
     path_linked(x, p);
 }
 
@@ -320,7 +357,7 @@ static void grow(struct index *x, struct path *p, uint64_t last, struct node_mag
     if (top == p->row.shift) {
         row_store(x, node, &p->row, p->entry, frame_step(top));
     } else {
-        slot_set(x, node, slot_of(p->page, top), path_make(x, p, top - INDEX_SHIFT, ENTRY_NONE, NULL, m));
+        slot_set(x, node, slot_of(p->page, top), path_make(x, p, top - INDEX_SHIFT, ENTRY_NONE, 0, m));
         head_of(x, node)->used = 2;
     }
     root_store(x, entry_of_node(node), top + INDEX_SHIFT);
@@ -346,6 +383,8 @@ static int insert_above(struct index *x, struct path *p, unsigned order, struct 
         return met_live(r, entry_number(e), 0);
     if (entry_is_node(e) && bpi_tree_lock_shadows(x, entry_number(e), r))
         return met_live(r, r->frame, r->page);
+    if (entry_is_node(e))
+        bpi_tree_hide_leaves(x, entry_number(e));
     if (entry_is_shadow(e))
         note_shadow(r, e);
     if (last == 0)
@@ -385,17 +424,17 @@ static int insert_below(struct index *x, uint32_t node, struct path *p, struct n
     return 0;
 }
 
-int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *m,
-                     struct index_insert *r)
+/* From the node that bpi_tree_enter gave, which is let go of. */
+static int insert_held(struct index *x, uint32_t node, uint64_t page, unsigned order, uint32_t frame,
+                       struct node_magazine *m, struct index_insert *r)
 {
-    struct path p = {.page = page, .row = row_of(page, order), .entry = entry_of_frame(frame)};
-    uint32_t node;
+    struct path p;
     bool mend = false;
     int rc;
 
-    assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0 && m->count >= INSERT_NODES);
+    assert(m->count >= INSERT_NODES);
+    path_for(&p, page, order, entry_of_frame(frame));
     met_nothing(r);
-    node = order < INDEX_SHIFT ? tree_enter_leaf(x, page) : bpi_tree_enter(x, page, p.row.shift);
     if (node == NODE_NONE)
         rc = insert_above(x, &p, order, m, r);
     else
@@ -405,6 +444,63 @@ int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t fr
     else
         tree_leave(x, node);
     return rc;
+}
+
+static __attribute__((noinline)) int insert_any(struct index *x, uint64_t page, unsigned order, uint32_t frame,
+                                                struct node_magazine *m, struct index_insert *r)
+{
+    return insert_held(x, bpi_tree_enter(x, page, order / INDEX_SHIFT * INDEX_SHIFT), page, order, frame, m, r);
+}
+
+/* After something that was held and is not what was meant. */
+static __attribute__((noinline)) int insert_again(struct index *x, uint64_t page, struct node_head *wrong,
+                                                  uint32_t frame, struct node_magazine *m, struct index_insert *r)
+{
+    slim_lock_give(&wrong->lock);
+    return insert_any(x, page, 0, frame, m, r);
+}
+
+/*
+ * A page into a leaf that is there already is what most inserts are: it saves no registers, since whatever it calls it
+ * calls last.
+ */
+int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *m,
+                     struct index_insert *r)
+{
+    struct node_head *h;
+    _Atomic index_entry *slot;
+    index_entry old;
+    enum leaf_found found;
+
+    assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0);
+    if (unlikely(order != 0))
+        return insert_any(x, page, order, frame, m, r);
+    found = leaf_enter(x, page, &h, &slot);
+    if (unlikely(found == LEAF_BUSY))
+        return insert_any(x, page, 0, frame, m, r);
+    if (unlikely(found == LEAF_WRONG))
+        return insert_again(x, page, h, frame, m, r);
+    old = atomic_load_explicit(slot, memory_order_relaxed);
+    if (unlikely(entry_is_frame(old))) {
+        met_live(r, entry_number(old), page);
+        slim_lock_give(&h->lock);
+        return -EEXIST;
+    }
+    if (unlikely(slot_has_company(h, slot_of(page, 0))))
+        return insert_again(x, page, h, frame, m, r);
+    leaf_set(slot, entry_of_frame(frame));
+    r->page = 0;
+    r->frame = UINT32_MAX;
+    r->shadow = old;
+    if (old == ENTRY_NONE) {
+        r->shadows = 0;
+        h->used++;
+    } else {
+        r->shadows = 1;
+        h->shadows--;
+    }
+    slim_lock_give(&h->lock);
+    return 0;
 }
 
 /* Rows next to each other in a node that is held, until one is taken. Nothing but these slots is looked at. */
@@ -432,44 +528,43 @@ static unsigned insert_slots(struct index *x, uint32_t node, unsigned slot, cons
                              struct index_insert *r)
 {
     struct node_head *h = head_of(x, node);
+    _Atomic index_entry *to = &x->nodes->slot[node][slot];
     unsigned shadows = 0;
-    unsigned used = 0;
-    unsigned done = 0;
+    size_t done = 0;
 
     if (n > INDEX_SLOTS - slot)
         n = INDEX_SLOTS - slot;
     for (; done < n; done++) {
-        index_entry old = slot_get(x, node, slot + done);
+        index_entry old = atomic_load_explicit(&to[done], memory_order_relaxed);
 
-        if (old != ENTRY_NONE) {
+        if (unlikely(old != ENTRY_NONE)) {
             if (entry_is_frame(old)) {
                 r->frame = entry_number(old);
-                r->page = slot_page(h, slot + done);
+                r->page = slot_page(h, slot + (unsigned)done);
                 break;
             }
             note_shadow(r, old);
             shadows++;
-        } else {
-            used++;
         }
-        slot_set(x, node, slot + done, entry_of_frame(frame[done]));
+        leaf_set(&to[done], entry_of_frame(frame[done]));
     }
-    h->used = (uint8_t)(h->used + used);
+    h->used = (uint8_t)(h->used + done - shadows);
     h->shadows = (uint8_t)(h->shadows - shadows);
     list_update(x, node);
-    return done;
+    return (unsigned)done;
 }
 
 unsigned bpi_index_insert_run(struct index *x, uint64_t page, unsigned order, const uint32_t frame[], unsigned n,
                               struct node_magazine *m, struct index_insert *r)
 {
     unsigned done = 0;
+    bool low = false;
 
     met_nothing(r);
-    while (done < n && r->frame == UINT32_MAX && m->count >= INSERT_NODES) {
+    while (done < n && r->frame == UINT32_MAX && !low) {
         uint64_t at = page + ((uint64_t)done << order);
         struct row row = row_of(at, order);
-        uint32_t node = order < INDEX_SHIFT ? tree_enter_leaf(x, at) : bpi_tree_enter(x, at, row.shift);
+        uint32_t node = tree_enter(x, at, order);
 
         if (node != NODE_NONE && head_of(x, node)->shift == row.shift) {
             if (order == 0 && !head_of(x, node)->cont)
@@ -481,8 +576,11 @@ unsigned bpi_index_insert_run(struct index *x, uint64_t page, unsigned order, co
             struct index_insert one;
 
             tree_leave(x, node);
-            done += bpi_index_insert(x, at, order, frame[done], m, &one) == 0;
-            met_more(r, &one);
+            low = m->count < INSERT_NODES;
+            if (!low) {
+                done += bpi_index_insert(x, at, order, frame[done], m, &one) == 0;
+                met_more(r, &one);
+            }
         }
     }
     return done;
@@ -547,10 +645,11 @@ static bool erase_marked(struct index *x, uint64_t page, unsigned order, const s
     return found;
 }
 
-bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
+/* From the node that bpi_tree_enter gave, which is let go of. */
+static bool erase_held(struct index *x, uint32_t node, uint64_t page, unsigned order, uint32_t frame,
+                       index_entry shadow)
 {
     struct row row = row_of(page, order);
-    uint32_t node = order < INDEX_SHIFT ? tree_enter_leaf(x, page) : bpi_tree_enter(x, page, row.shift);
     bool found = holds_extent(x, node, page, order, &row, frame);
 
     if (!found || node == NODE_NONE) {
@@ -561,7 +660,7 @@ bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t fr
         tree_leave(x, node);
         return found;
     }
-    if (__builtin_expect(marks_in(head_of(x, node), row_bits(&row)) != 0, 0)) {
+    if (unlikely(marks_in(head_of(x, node), row_bits(&row)) != 0)) {
         slim_lock_give(&head_of(x, node)->lock);
         return erase_marked(x, page, order, &row, frame, shadow);
     }
@@ -569,10 +668,56 @@ bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t fr
     return true;
 }
 
+static __attribute__((noinline)) bool erase_any(struct index *x, uint64_t page, unsigned order, uint32_t frame,
+                                                index_entry shadow)
+{
+    return erase_held(x, bpi_tree_enter(x, page, order / INDEX_SHIFT * INDEX_SHIFT), page, order, frame, shadow);
+}
+
+/* The last page of a leaf became a shadow: let go of it. It was not on the list. */
+static __attribute__((noinline)) bool only_shadows_now(struct index *x, uint32_t node)
+{
+    bpi_list_change(x, node);
+    if (node_is_uniform(x, node))
+        bpi_tree_mend(x, node);
+    else
+        slim_lock_give(&head_of(x, node)->lock);
+    return true;
+}
+
+/* After something that was held and is not what was meant. */
+static __attribute__((noinline)) bool erase_again(struct index *x, uint64_t page, struct node_head *wrong,
+                                                  uint32_t frame, index_entry shadow)
+{
+    slim_lock_give(&wrong->lock);
+    return erase_any(x, page, 0, frame, shadow);
+}
+
+/* A page out of its leaf that leaves a shadow is what most evictions are; as bpi_index_insert. */
+bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
+{
+    struct node_head *h;
+    _Atomic index_entry *slot;
+    unsigned at = slot_of(page, 0);
+    enum leaf_found found = likely(order == 0 && shadow != ENTRY_NONE) ? leaf_enter(x, page, &h, &slot) : LEAF_BUSY;
+
+    if (unlikely(found == LEAF_BUSY))
+        return erase_any(x, page, order, frame, shadow);
+    if (unlikely(found == LEAF_WRONG) ||
+        unlikely(atomic_load_explicit(slot, memory_order_relaxed) != entry_of_frame(frame)) ||
+        unlikely(slot_has_company(h, at) || marks_in(h, 1ull << at)))
+        return erase_again(x, page, h, frame, shadow);
+    leaf_set(slot, shadow);
+    if (unlikely(++h->shadows == h->used))
+        return only_shadows_now(x, (uint32_t)(h - x->head));
+    slim_lock_give(&h->lock);
+    return true;
+}
+
 bool bpi_index_replace(struct index *x, uint64_t page, unsigned order, uint32_t frame, uint32_t to)
 {
     struct row row = row_of(page, order);
-    uint32_t node = order < INDEX_SHIFT ? tree_enter_leaf(x, page) : bpi_tree_enter(x, page, row.shift);
+    uint32_t node = tree_enter(x, page, order);
     bool found = holds_extent(x, node, page, order, &row, frame);
 
     if (found && node == NODE_NONE)
@@ -612,13 +757,14 @@ static int split_here(struct index *x, uint32_t node, const struct row *row)
 
 int bpi_index_split(struct index *x, uint64_t page, unsigned order, struct node_magazine *m)
 {
-    struct path p = {.page = page, .row = row_of(page, order), .entry = ENTRY_NONE};
+    struct path p;
     uint32_t node;
     index_entry e;
     bool mend = false;
     int rc = 0;
 
     assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0 && m->count >= INSERT_NODES);
+    path_for(&p, page, order, ENTRY_NONE);
     node = bpi_tree_enter(x, page, p.row.shift);
     if (node == NODE_NONE) {
         e = index_root_entry(root_load(x));

@@ -60,7 +60,7 @@ typedef uint32_t index_entry;
 
 static inline bool entry_is_frame(index_entry e)
 {
-    return (e & ENTRY_TAG) == ENTRY_FRAME;
+    return !((e - ENTRY_FRAME) & ENTRY_TAG);
 }
 static inline bool entry_is_node(index_entry e)
 {
@@ -131,9 +131,9 @@ struct index;
 struct node_head {
     slim_lock lock;
     uint8_t shift;   /* a slot covers 2^shift pages; with the base it stays as long as the node is in a tree */
+    bool listed;     /* on the list of nodes that hold only shadows; under the list's lock too */
     uint8_t used;    /* slots that hold something */
     uint8_t shadows; /* of these, shadows */
-    bool listed;     /* on the list of nodes that hold only shadows; under the list's lock too */
     /* the index whose tree it is in, NULL when in none: what a writer that comes by a guess must ask */
     const struct index *_Atomic owner;
     uint64_t base; /* first page that it covers */
@@ -191,7 +191,11 @@ struct node_magazine {
  * limit is reached, the magazine is as it was; retry after extents or shadows have gone. Thread safe; a magazine
  * belongs to one thread at a time.
  */
-int bpi_magazine_fill(struct index_nodes *, struct node_magazine *);
+int bpi_magazine_fill_slow(struct index_nodes *, struct node_magazine *);
+static inline int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
+{
+    return __builtin_expect(m->count >= INSERT_NODES, 1) ? 0 : bpi_magazine_fill_slow(n, m);
+}
 void bpi_magazine_drain(struct index_nodes *, struct node_magazine *);
 
 /* ---- an index ---- */
@@ -200,6 +204,7 @@ struct index {
     /* entry in the high half; the pages covered as a shift in the low half: 0, 6, 12 .. 66. Above 0 it is a node */
     _Atomic uint64_t root;
     const _Atomic index_entry *map; /* nodes->map */
+    struct node_head *head;         /* nodes->head */
     _Atomic index_entry *leaf;      /* by page / 64: index_guess; NULL where there was no memory for it */
     uint64_t leaf_pages;            /* pages below are in it */
     struct index_nodes *nodes;
@@ -298,44 +303,33 @@ beyond:
 #undef INDEX_DOWN
 }
 
-/* As bpi_index_load, for trees of any height. */
-index_entry bpi_index_load_any(const struct index *, uint64_t page);
+/* The same, not inlined. */
+bool bpi_index_walk(const struct index *, uint64_t page, const _Atomic index_entry **slot, index_entry *e);
 
 /*
- * As bpi_index_load, for the usual heights only: false if the tree has another. Written out with constant shifts, to be
- * inlined into a hit: about 7 instructions and one cache line a level.
+ * The same again by the array of leaves, a root as wide as the file: one load leads to the leaf. What the array says is
+ * what a walk would find, in a section as well: an entry is made after its leaf was linked and goes before the leaf
+ * does.
  */
-static inline __attribute__((always_inline)) bool index_load_usual(const struct index *x, uint64_t page, index_entry *e)
+static inline __attribute__((always_inline)) bool index_reach(const struct index *x, uint64_t page,
+                                                              const _Atomic index_entry **slot, index_entry *e)
 {
-#define INDEX_DOWN(slots, shift)                 \
-    *e = index_down(map, slots, page, shift);    \
-    if (__builtin_expect(entry_is_end(*e), 0)) { \
-        *e = index_answer(*e, page, shift);      \
-        return true;                             \
-    }
-    const _Atomic index_entry *map = x->map;
-    uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
+    index_entry leaf;
 
-    if (INDEX_SHIFT != 6)
-        return false;
-    if (__builtin_expect(index_root_shift(root) == 24 && page < 1u << 24, 1)) { /* files of 1 to 64 GiB */
-        INDEX_DOWN(index_root_slots(root), 18)
-        INDEX_DOWN(index_slots(*e), 12)
-    } else if (index_root_shift(root) == 18 && page < 1u << 18) { /* 16 MiB to 1 GiB */
-        INDEX_DOWN(index_root_slots(root), 12)
-    } else {
-        return false;
+    if (__builtin_expect(page < x->leaf_pages, 1)) {
+        /* acquire: the leaf is complete */
+        leaf = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_acquire);
+        if (__builtin_expect(leaf != ENTRY_NONE, 1)) {
+            *slot = &x->map[index_slots(leaf) + (page & (INDEX_SLOTS - 1))];
+            return true;
+        }
     }
-    INDEX_DOWN(index_slots(*e), 6)
-    *e = index_down(map, index_slots(*e), page, 0);
-    return true;
-#undef INDEX_DOWN
+    return bpi_index_walk(x, page, slot, e);
 }
 
 /*
- * A shortcut for hits: the leaf of a page by one load, from an array that inserts into leaves keep. It is a guess, as a
- * walk outside a section is: the leaf may have been dropped and be another's by now, so what its slot says must be
- * confirmed by the frame, and "nothing" by a walk.
+ * The shortest way for hits: what the leaf says if it is known, else nothing. Where "nothing" is only a question and
+ * the frame confirms all else, no more is needed.
  */
 static inline __attribute__((always_inline)) index_entry index_guess(const struct index *x, uint64_t page)
 {
@@ -354,9 +348,10 @@ static inline __attribute__((always_inline)) index_entry index_guess(const struc
  */
 static inline index_entry bpi_index_load(const struct index *x, uint64_t page)
 {
+    const _Atomic index_entry *slot;
     index_entry e;
 
-    return index_load_usual(x, page, &e) ? e : bpi_index_load_any(x, page);
+    return index_reach(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
 }
 
 /*
@@ -368,7 +363,7 @@ static inline const _Atomic index_entry *bpi_index_slot(const struct index *x, u
     const _Atomic index_entry *slot;
     index_entry e;
 
-    return index_walk(x, page, &slot, &e) ? slot : NULL;
+    return index_reach(x, page, &slot, &e) ? slot : NULL;
 }
 
 /*
@@ -399,41 +394,45 @@ static inline __attribute__((always_inline)) index_entry index_recall(const stru
 /*
  * The pages from `page` to `last` that are there without a gap, `most` extents of them at the most: one walk a leaf,
  * and no step beyond the last page wanted (after Z. Chi's "mm/filemap: reduce unnecessary xarray lookups", 2026). `pin`
- * is called for each extent, the first perhaps in its middle, with the frame of that very page; it answers how many
- * pages the extent has from there on, or 0 to end the batch before it. Returns how many extents were pinned. Ends at
- * nothing, at a shadow, and where `pin` says so. Lock free; inside a section or with a pin that confirms the frame.
+ * is called for each extent, the first perhaps in its middle, with how many came before it and the entry of that very
+ * page, a frame; it answers how many pages the extent has from there on, or 0 to end the batch before it. Returns how
+ * many extents were pinned. Ends at nothing, at a shadow, and where `pin` says so. Lock free; inside a section, or with
+ * a pin that confirms the frame.
  */
-typedef uint64_t index_pin(void *arg, uint64_t page, uint32_t frame);
+typedef bool index_pin(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages);
 
-static inline __attribute__((always_inline)) unsigned index_batch(const struct index *x, uint64_t page, uint64_t last,
-                                                                  unsigned most, index_pin *pin, void *arg)
+static inline __attribute__((always_inline)) size_t index_batch(const struct index *x, uint64_t page, uint64_t last,
+                                                                size_t most, index_pin *pin, void *arg)
 {
-    unsigned count = 0;
+    size_t count = 0;
 
     if (page > last || !most)
         return 0;
     for (;;) {
-        const _Atomic index_entry *slot = NULL;
-        index_entry e;
-        uint64_t end = page; /* of the leaf, or of what is wanted of it */
-        uint64_t pages;
+        const _Atomic index_entry *slot;
+        index_entry above;
+        uint64_t pages = 1;
 
-        if (index_walk(x, page, &slot, &e)) {
-            end = (page | (INDEX_SLOTS - 1)) < last ? page | (INDEX_SLOTS - 1) : last;
-            e = atomic_load_explicit(slot, memory_order_acquire);
-        }
-        for (;;) {
-            if (!entry_is_frame(e) || !(pages = pin(arg, page, entry_number(e))))
+        if (index_reach(x, page, &slot, &above)) {
+            uint64_t room = (page | (INDEX_SLOTS - 1)) - page; /* in the leaf, behind this page */
+            size_t end; /* the count at which to look anew, if all that comes are extents of one page */
+
+            room = room < last - page ? room : last - page;
+            end = room < most - count ? count + room + 1 : most;
+            for (const _Atomic index_entry *at = slot;; at++, page++) {
+                index_entry e = atomic_load_explicit(at, memory_order_acquire);
+
+                if (!entry_is_frame(e) || !pin(arg, count, page, e, &pages))
+                    return count;
+                if (++count == end || pages != 1)
+                    break;
+            }
+        } else {
+            if (!entry_is_frame(above) || !pin(arg, count, page, above, &pages))
                 return count;
-            if (++count == most)
-                return count;
-            if (pages > end - page)
-                break;
-            page += pages;
-            slot += pages;
-            e = atomic_load_explicit(slot, memory_order_acquire);
+            count++;
         }
-        if (pages > last - page)
+        if (count == most || pages > last - page)
             return count;
         page += pages;
     }

@@ -10,6 +10,7 @@
 #define BUFPOOL_LOCK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef _Atomic uint32_t slim_lock; /* 0 is a free one */
@@ -18,13 +19,18 @@ typedef _Atomic uint32_t slim_lock; /* 0 is a free one */
 void bpi_lock_wait(slim_lock *);
 void bpi_lock_wake(slim_lock *);
 
-/* acquire: what the last holder wrote is ours to read */
-static inline void slim_lock_take(slim_lock *l)
+/* Not if it is taken. acquire: as below */
+static inline bool slim_lock_try(slim_lock *l)
 {
     uint32_t free = 0;
 
-    if (__builtin_expect(
-            !atomic_compare_exchange_strong_explicit(l, &free, 1, memory_order_acquire, memory_order_relaxed), 0))
+    return atomic_compare_exchange_strong_explicit(l, &free, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+/* acquire: what the last holder wrote is ours to read */
+static inline void slim_lock_take(slim_lock *l)
+{
+    if (__builtin_expect(!slim_lock_try(l), 0))
         bpi_lock_wait(l);
 }
 

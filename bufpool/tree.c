@@ -21,6 +21,7 @@ void bpi_index_init(struct index *x, struct index_nodes *nodes)
     memset(x, 0, sizeof(*x));
     x->nodes = nodes;
     x->map = nodes->map;
+    x->head = nodes->head;
     x->oldest = x->newest = NODE_NONE;
     x->leaf = reserve_array(leaf_bytes(x), SIZE_MAX);
     x->leaf_pages = x->leaf ? (uint64_t)(x->nodes->limit + 1) * INDEX_SLOTS : 0;
@@ -76,7 +77,8 @@ static uint32_t guess(const struct index *x, uint64_t page, unsigned shift)
 }
 
 /* From a node that is held down to the lowest that will do, hand over hand. */
-static uint32_t descend(struct index *x, uint32_t node, uint64_t page, unsigned shift)
+static inline __attribute__((always_inline)) uint32_t descend(struct index *x, uint32_t node, uint64_t page,
+                                                              unsigned shift)
 {
     struct node_head *h = head_of(x, node);
 
@@ -230,10 +232,18 @@ void bpi_node_linked(struct index *x, uint32_t node)
     }
 }
 
+/* release: who does not find the leaf in the array any more walks, and finds what came in its place */
+static void hide_leaf(struct index *x, const struct node_head *h)
+{
+    if (h->shift == 0 && h->base < x->leaf_pages)
+        atomic_store_explicit(&x->leaf[h->base >> INDEX_SHIFT], ENTRY_NONE, memory_order_release);
+}
+
 void bpi_node_drop(struct index *x, uint32_t node)
 {
     struct node_head *h = head_of(x, node);
 
+    hide_leaf(x, h);
     if (h->listed)
         bpi_list_change(x, node);
     /* relaxed: who looks holds the lock */
@@ -288,6 +298,19 @@ bool bpi_tree_lock_shadows(struct index *x, uint32_t node, struct index_insert *
     }
     slim_lock_give(&h->lock);
     return true;
+}
+
+void bpi_tree_hide_leaves(struct index *x, uint32_t node)
+{
+    struct node_head *h = head_of(x, node);
+
+    hide_leaf(x, h);
+    for (unsigned i = 0; i < INDEX_SLOTS && h->used != h->shadows; i++) {
+        index_entry e = slot_get(x, node, i);
+
+        if (entry_is_node(e))
+            bpi_tree_hide_leaves(x, entry_number(e));
+    }
 }
 
 void bpi_tree_drop(struct index *x, uint32_t node)

@@ -31,9 +31,13 @@
 #define BUFPOOL_TREE_H
 
 #include <assert.h>
+#include <string.h>
 
 #include "bufpool/index.h"
 #include "bufpool/sync_point.h"
+
+#define likely(c)   __builtin_expect(!!(c), 1)
+#define unlikely(c) __builtin_expect(!!(c), 0)
 
 /* ---- slots ---- */
 
@@ -65,7 +69,7 @@ static inline void slot_set(struct index *x, uint32_t node, unsigned slot, index
 
 static inline struct node_head *head_of(const struct index *x, uint32_t node)
 {
-    return &x->nodes->head[node];
+    return &x->head[node];
 }
 
 static inline index_entry entry_of_node(uint32_t node)
@@ -123,6 +127,12 @@ static inline struct row entry_row(const struct node_head *h, unsigned slot)
     return (struct row){.shift = h->shift, .first = first, .count = end - first};
 }
 
+/* Is a slot part of an entry of several? */
+static inline bool slot_has_company(const struct node_head *h, unsigned slot)
+{
+    return h->cont >> slot & 3;
+}
+
 /* Is the row exactly one entry? */
 static inline bool row_is_entry(const struct node_head *h, const struct row *row)
 {
@@ -134,18 +144,24 @@ static inline bool row_is_entry(const struct node_head *h, const struct row *row
 
 /*
  * The row's slots are to be an entry of their own, of the larger one that they are part of: cut it into the fewest
- * aligned pieces around them. Slots stay as they are, only the continuation bits say where pieces begin.
+ * aligned pieces around them. Slots stay as they are, only the continuation bits say where pieces begin: the row, and
+ * from it outwards the other half of each block that it lies in.
  */
+extern const uint64_t bpi_other_halves[64]; /* by slot: where those begin, for blocks of 2, 4 .. 64 slots */
+
+static inline void row_cut_from(struct node_head *h, const struct row *row, uint64_t whole)
+{
+    h->cont &= ~((bpi_other_halves[row->first] & whole & ~row_bits(row)) | 1ull << row->first);
+}
+
 static inline void row_cut(struct node_head *h, const struct row *row)
 {
-    struct row e = entry_row(h, row->first);
+    struct row e;
 
-    while (e.count > row->count) {
-        e.count /= 2;
-        h->cont &= ~(1ull << (e.first + e.count));
-        if (row->first >= e.first + e.count)
-            e.first += e.count;
-    }
+    if (!(h->cont & (row_bits(row) | row_bits(row) << 1)))
+        return; /* single slots */
+    e = entry_row(h, row->first);
+    row_cut_from(h, row, e.count < 64 ? row_bits(&e) : ~0ull);
 }
 
 /* ---- locks and places: tree.c ---- */
@@ -167,20 +183,78 @@ static inline bool node_covers(const struct index *x, uint32_t node, uint64_t pa
     return atomic_load_explicit(&h->owner, memory_order_acquire) == x && page - h->base <= node_span(h->shift);
 }
 
-/* The same for leaves, from the array of leaves: one load, one lock. */
+/* The head of a node by its entry, which is its number times 4 and the tag: no need to turn it into the number. */
+static inline struct node_head *head_of_entry(const struct index *x, index_entry node)
+{
+    const size_t step = sizeof(struct node_head) / 4;
+
+    return (struct node_head *)(void *)((char *)x->head + (node * step - ENTRY_NODE * step));
+}
+
+/* Is it no leaf, or on the list? Both bytes at once. */
+static inline bool head_is_special(const struct node_head *h)
+{
+    uint16_t both;
+
+    memcpy(&both, &h->shift, sizeof(both));
+    return both != 0;
+}
+_Static_assert(offsetof(struct node_head, listed) == offsetof(struct node_head, shift) + 1, "head_is_special");
+
+/* What leaf_enter found out. */
+enum leaf_found { LEAF_HELD, LEAF_BUSY, LEAF_WRONG };
+
+/*
+ * The leaf of a page from the array of leaves: one load, one lock, and no call. LEAF_HELD: it is; its head and the
+ * page's slot. LEAF_BUSY: it is not known, or somebody has it. LEAF_WRONG: what was found is held, but it is something
+ * else, or on the list; to be let go of. In both cases bpi_tree_enter is to be asked.
+ */
+static inline __attribute__((always_inline)) enum leaf_found
+leaf_enter(struct index *x, uint64_t page, struct node_head **head, _Atomic index_entry **slot)
+{
+    index_entry e;
+    struct node_head *h;
+
+    if (unlikely(page >= x->leaf_pages))
+        return LEAF_BUSY;
+    e = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_relaxed);
+    if (unlikely(e == ENTRY_NONE))
+        return LEAF_BUSY;
+    h = head_of_entry(x, e);
+    SYNC_POINT("index:guessed");
+    if (unlikely(!slim_lock_try(&h->lock)))
+        return LEAF_BUSY;
+    *head = h;
+    *slot = &((_Atomic index_entry *)x->map)[index_slots(e) + slot_of(page, 0)];
+    /* acquire: as in node_covers */
+    return likely(atomic_load_explicit(&h->owner, memory_order_acquire) == x) &&
+                   likely(h->base == (page & ~(uint64_t)(INDEX_SLOTS - 1))) && likely(!head_is_special(h))
+               ? LEAF_HELD
+               : LEAF_WRONG;
+}
+
+/* The same for writers that are in no hurry. */
 static inline uint32_t tree_enter_leaf(struct index *x, uint64_t page)
 {
-    if (__builtin_expect(page < x->leaf_pages, 1)) {
-        uint32_t node = entry_number(atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_relaxed));
+    struct node_head *h = NULL;
+    _Atomic index_entry *slot;
 
-        if (__builtin_expect(node != NODE_EMPTY, 1)) {
-            slim_lock_take(&head_of(x, node)->lock);
-            if (__builtin_expect(node_covers(x, node, page) && head_of(x, node)->shift == 0, 1))
-                return node;
-            slim_lock_give(&head_of(x, node)->lock);
-        }
+    switch (leaf_enter(x, page, &h, &slot)) {
+    case LEAF_HELD:
+        return (uint32_t)(h - x->head);
+    case LEAF_WRONG:
+        slim_lock_give(&h->lock);
+        break;
+    case LEAF_BUSY:
+        break;
     }
     return bpi_tree_enter(x, page, 0);
+}
+
+/* The one that an extent belongs into, or the lowest above. */
+static inline uint32_t tree_enter(struct index *x, uint64_t page, unsigned order)
+{
+    return order < INDEX_SHIFT ? tree_enter_leaf(x, page) : bpi_tree_enter(x, page, order / INDEX_SHIFT * INDEX_SHIFT);
 }
 
 /* Nodes from the top down to the lowest that covers a page, all locked; none: the index's lock is held. */
@@ -218,6 +292,8 @@ void bpi_node_drop(struct index *, uint32_t node);
  * and what there is is told. Shadows met are told too.
  */
 bool bpi_tree_lock_shadows(struct index *, uint32_t node, struct index_insert *);
+/* Before what was locked is overwritten: its leaves go from the array of leaves, so that both ways say the same. */
+void bpi_tree_hide_leaves(struct index *, uint32_t node);
 /* Drop what was locked. It must not be reached from the tree any more. */
 void bpi_tree_drop(struct index *, uint32_t node);
 void bpi_tree_unlock_shadows(struct index *, uint32_t node);

@@ -112,13 +112,15 @@ bool same_page(unsigned which, uint64_t page)
 {
     const struct item *i = model_at(&model_of[which], page);
     const _Atomic index_entry *slot = bpi_index_slot(&index_of[which], page);
+    const _Atomic index_entry *walked;
     index_entry want = model_load(&model_of[which], page);
     index_entry got = bpi_index_load(&index_of[which], page);
 
     if (got != want)
         return fail("page %#" PRIx64 " reads %#x, should read %#x", page, got, want);
-    if (bpi_index_load_any(&index_of[which], page) != want)
-        return fail("page %#" PRIx64 " reads another way %#x", page, bpi_index_load_any(&index_of[which], page));
+    got = bpi_index_walk(&index_of[which], page, &walked, &got) ? atomic_load(walked) : got;
+    if (got != want)
+        return fail("page %#" PRIx64 " reads another way %#x", page, got);
     if (slot && atomic_load(slot) != want)
         return fail("the slot of page %#" PRIx64 " reads %#x, should read %#x", page, atomic_load(slot), want);
     for (unsigned m = 0; m < INDEX_MARKS; m++)
@@ -221,25 +223,26 @@ struct pins {
     bool right;
 };
 
-static uint64_t pin(void *arg, uint64_t page, uint32_t frame)
+static bool pin(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages)
 {
     struct pins *p = arg;
     const struct item *i = model_at(&model_of[p->which], page);
 
     p->right =
-        p->right && page == p->next && i && i->live && entry_of_frame(frame) == model_load(&model_of[p->which], page);
+        p->right && before == p->count && page == p->next && i && i->live && e == model_load(&model_of[p->which], page);
     if (!p->right || p->count == p->refuse)
-        return 0;
+        return false;
     p->count++;
     p->next = item_last(i) + 1;
-    return p->next - page;
+    *pages = p->next - page;
+    return true;
 }
 
 bool same_batch(unsigned which, uint64_t page, uint64_t last, unsigned most)
 {
     const struct model *m = &model_of[which];
     struct pins p = {.which = which, .refuse = below(4) ? UINT32_MAX : (unsigned)below(8), .next = page, .right = true};
-    unsigned got = index_batch(&index_of[which], page, last, most, pin, &p);
+    size_t got = index_batch(&index_of[which], page, last, most, pin, &p);
     unsigned want = 0;
     uint64_t at = page;
 
@@ -254,7 +257,7 @@ bool same_batch(unsigned which, uint64_t page, uint64_t last, unsigned most)
             break;
     }
     if (got != want || p.count != want || !p.right)
-        return fail("batch of %u from %#" PRIx64 " to %#" PRIx64 ": %u, %u pinned, should be %u%s", most, page, last,
+        return fail("batch of %u from %#" PRIx64 " to %#" PRIx64 ": %zu, %u pinned, should be %u%s", most, page, last,
                     got, p.count, want, p.right ? "" : "; a pin was asked for the wrong page");
     return true;
 }

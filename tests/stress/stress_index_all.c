@@ -156,14 +156,16 @@ static void all_keeper(struct worker *worker)
     }
 }
 
-static uint64_t all_pin(void *arg, uint64_t page, uint32_t frame)
+static bool all_pin(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages)
 {
     uint64_t *next = arg;
 
-    if (page != *next || (page != KEPT_PAGE && !belongs(page, entry_of_frame(frame))))
-        fail("a batch pins frame %u at %" PRIu64, frame, page);
+    (void)before;
+    (void)pages; /* one */
+    if (page != *next || (page != KEPT_PAGE && !belongs(page, e)))
+        fail("a batch pins frame %u at %" PRIu64, entry_number(e), page);
     *next = page + 1;
-    return 1;
+    return true;
 }
 
 /* One over all there is, one over what is dirty. In order, each once, to the page that is always there. */

@@ -267,7 +267,7 @@ Test(index_readers, discards_and_runs)
     MUST(bpi_index_insert_run(&x, 60, 0, frame, 30, &magazine, &met) == 30, "a run over a seam");
     MUST(bpi_index_discard(&x, 0, 10000, &item) && item.page == 60, "something live is met");
     for (uint32_t i = 0; i < 30; i++)
-        MUST(evict(60 + i, 0, 1000 + i, i % 2 ? S : ENTRY_NONE), "page %u", 60 + i);
+        MUST(evict(60 + i, 0, 1000 + i, i & 1 ? S : ENTRY_NONE), "page %u", 60 + i);
     MUST(!bpi_index_discard(&x, 64, 8191, &item), "nothing live");
     MUST(!bpi_index_discard(&x, 0, LAST, &item), "nothing live");
     scene_end("discards");
