@@ -125,4 +125,22 @@ static inline int split(uint64_t page, unsigned order)
     return bpi_index_split(&x, page, order, &magazine);
 }
 
+/* An extent, every page of it, and nothing beside it. */
+static inline void whole_block(uint64_t page, unsigned order, uint32_t frame)
+{
+    MUST(put(page, order, frame) == 0 && bpi_index_check(&x, NULL), "order %u at %#lx", order, (unsigned long)page);
+    for (uint64_t i = 0; i < pages_of(order); i++)
+        MUST(load(page + i) == entry_of_frame(frame + (uint32_t)i), "page %lu of order %u", (unsigned long)i, order);
+    MUST(load(page - 1) == ENTRY_NONE && load(page + pages_of(order)) == ENTRY_NONE, "around order %u at %#lx", order,
+         (unsigned long)page);
+}
+
+/* In the way of an insert is this page with this frame. */
+static inline void refused(uint64_t page, unsigned order, uint64_t conflict, uint32_t frame)
+{
+    MUST(put(page, order, 0) == -EEXIST, "order %u at %#lx", order, (unsigned long)page);
+    MUST(met.page == conflict && met.frame == frame, "order %u at %#lx met frame %u at %#lx", order,
+         (unsigned long)page, met.frame, (unsigned long)met.page);
+}
+
 #endif
