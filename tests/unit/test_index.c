@@ -7,7 +7,10 @@
  *
  * What random operations find is in model/model_index.c, what threads find in stress/stress_index*.c.
  */
+#include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 #include <urcu/urcu-bp.h>
 
 #include "tests/unit/index_fixture.h"
@@ -391,5 +394,56 @@ Test(index_memory, split_is_complete_before_it_is_seen, .timeout = 100)
     MUST(load(4096 + 99) == entry_of_frame(2) && load(4096 + 98) == shadow && load(8191) == shadow, "page 99");
     urcu_bp_read_unlock();
     MUST(take(4096 + 99, 0, 2) && take(1ull << 18, 0, 1), "empty");
+    close_index();
+}
+
+/* ---- no address space ---- */
+
+#if defined(__SANITIZE_ADDRESS__)
+#define LIMITS_WORK false
+#elif defined(__has_feature)
+#define LIMITS_WORK !__has_feature(address_sanitizer)
+#else
+#define LIMITS_WORK true
+#endif
+
+/* So much more than is mapped now. */
+static void limit_address_space(size_t bytes)
+{
+    struct rlimit limit = {.rlim_max = RLIM_INFINITY};
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    cr_assert(f && fscanf(f, "%lu", &pages) == 1);
+    fclose(f);
+    limit.rlim_cur = bytes == SIZE_MAX ? RLIM_INFINITY : pages * (size_t)sysconf(_SC_PAGESIZE) + bytes;
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+Test(index_memory, no_address_space, .timeout = 100)
+{
+    const uint32_t many = 1u << 20; /* 256 MiB of slots, 64 MiB of heads, 4 MiB of leaves */
+    struct index_memory memory = {0};
+
+    if (!LIMITS_WORK)
+        cr_skip_test("a sanitizer needs all addresses for itself");
+    limit_address_space(100u << 20);
+    cr_assert_eq(bpi_nodes_open(&nodes, many), -ENOMEM, "no slots");
+    limit_address_space(300u << 20);
+    cr_assert_eq(bpi_nodes_open(&nodes, many), -ENOMEM, "no heads");
+    limit_address_space(400u << 20);
+    cr_assert_eq(bpi_nodes_open(&nodes, many), 0);
+    limit_address_space(1u << 20);
+    bpi_index_init(&x, &nodes);
+    limit_address_space(SIZE_MAX);
+    cr_assert(x.leaf == NULL && x.leaf_pages == 0, "no leaves; the index does without");
+    memset(&magazine, 0, sizeof(magazine));
+    for (uint64_t i = 0; i < 300; i++) {
+        MUST(put(i, 0, (uint32_t)i) == 0 && load(i) == entry_of_frame((uint32_t)i), "page %lu", (unsigned long)i);
+        MUST(index_guess(&x, i) == ENTRY_NONE && index_recall(&x, i, &memory) == entry_of_frame((uint32_t)i), "guess");
+        bpi_index_prefetch(&x, i);
+    }
+    for (uint64_t i = 0; i < 300; i++)
+        MUST(take(i, 0, (uint32_t)i), "page %lu", (unsigned long)i);
     close_index();
 }
