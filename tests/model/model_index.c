@@ -271,7 +271,7 @@ static double seconds_now(void)
 int main(int argc, char **argv)
 {
     const char *more = getenv("BP_STRESS_SECONDS");
-    double seconds = more && atof(more) > 0 ? atof(more) : 4;
+    double seconds = more && atof(more) > 0 ? atof(more) : 3;
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL);
     unsigned long round = 0;
     double end;

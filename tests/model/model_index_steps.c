@@ -4,11 +4,12 @@
  * fast reader would see that comes in between; and slow readers are moved on by a level now and then, so that they
  * stand inside nodes while these are emptied, taken out, split above them and linked elsewhere.
  *
- *   fast   during one operation a page reads what it was before, and from some store on what it is after; never
- * anything else, and never back slow   a walk that began at one store and ended at a later one answers with something
- * the page was in between
+ * fast: during one operation a page reads what it was before, and from some store on what it is after; never anything
+ * else, and never back.
  *
- *   model_index_steps [SEED]    BP_STRESS_SECONDS: 4 by default
+ * slow: a walk that began at one store and ended at a later one answers with something the page was in between.
+ *
+ *   model_index_steps [SEED]    BP_STRESS_SECONDS: 3 by default
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -378,7 +379,7 @@ int main(int argc, char **argv)
 {
     const char *more = getenv("BP_STRESS_SECONDS");
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL);
-    double seconds = more && atof(more) > 0 ? atof(more) : 4;
+    double seconds = more && atof(more) > 0 ? atof(more) : 3;
     struct timespec from;
     struct timespec now;
     unsigned long grounds = 0;

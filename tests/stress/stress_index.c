@@ -10,7 +10,7 @@
  *   scarcity    as few nodes as can do: nobody is refused while others wait for a grace period
  *   outside     readers without a section: guesses, but no crash and no endless walk
  *
- *   stress_index [SEED]     BP_STRESS_SECONDS: for all of it, 10 by default. The sanitizer for threads does not see
+ *   stress_index [SEED]     BP_STRESS_SECONDS: for all of it, 7 by default. The sanitizer for threads does not see
  *                           liburcu's own ordering: TSAN_OPTIONS=suppressions=tests/tsan.supp (CMake sets it)
  */
 #include "tests/stress/index_stress.h"
@@ -457,7 +457,7 @@ int main(int argc, char **argv)
     static void (*const outside[])(struct worker *) = {outside_writer, outside_reader, outside_reader};
     unsigned long good = 0;
 
-    seconds = 8;
+    seconds = 7;
     start_program(argc, argv);
     good += phase("flip", 200, 0.35, flip, 3);
     good += good == 1 && history_phase(0.3);
