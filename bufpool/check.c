@@ -10,31 +10,29 @@
 /* An index entry and its frame: entered only after it was published, unbound only after it was erased. */
 static int check_file(bp_pool *pool, bp_file *file, struct bp_error *error)
 {
-    uint64_t page = 0;
-    uint32_t frame;
+    struct index_item item;
 
-    if (!bpi_index_check(&file->index)) {
+    if (!bpi_index_check(&file->index, NULL)) {
         bpi_error_set(error, -EUCLEAN, "the index of %s is damaged", file->name);
         return -EUCLEAN;
     }
-    while (bpi_index_next(&file->index, page, &page, &frame)) {
+    for (uint64_t page = 0; bpi_index_next(&file->index, page, &item); page = item.page + (1ull << item.order)) {
         uint32_t head;
         uint64_t seen;
 
-        if (frame >= pool->frames_total) {
-            bpi_error_set(error, -EUCLEAN, "page %llu of %s leads to frame %u of %u", (unsigned long long)page,
-                          file->name, frame, pool->frames_total);
+        if (item.frame >= pool->frames_total) {
+            bpi_error_set(error, -EUCLEAN, "page %llu of %s leads to frame %u of %u", (unsigned long long)item.page,
+                          file->name, item.frame, pool->frames_total);
             return -EUCLEAN;
         }
-        head = frame_head(pool->frame, frame, &seen);
-        if ((frame_id(&pool->frame[head]) != (file->id | (page & ~extent_mask(frame_order(seen)))) ||
+        head = frame_head(pool->frame, item.frame, &seen);
+        if ((frame_id(&pool->frame[head]) != (file->id | item.page) || frame_order(seen) != item.order ||
              !(seen & FRAME_BOUND)) &&
-            bpi_index_load(&file->index, page) == entry_of_frame(frame)) {
+            bpi_index_load(&file->index, item.page) == entry_of_frame(item.frame)) {
             bpi_error_set(error, -EUCLEAN, "page %llu of %s leads to frame %u, which holds something else",
-                          (unsigned long long)page, file->name, frame);
+                          (unsigned long long)item.page, file->name, item.frame);
             return -EUCLEAN;
         }
-        page++;
     }
     return 0;
 }

@@ -5,10 +5,6 @@
 
 #include "bufpool/pool.h"
 
-#ifdef BP_TESTING
-void (*_Atomic bpi_sync_hook)(const char *name);
-#endif
-
 const char *bp_strerror(int code)
 {
     const char *text;

@@ -212,15 +212,12 @@ static uint64_t count_pinned(bp_file *file)
 {
     bp_pool *pool = file->pool;
     uint64_t pinned = 0;
-    uint64_t page = 0;
-    uint32_t frame;
+    struct index_item item;
 
-    while (bpi_index_next(&file->index, page, &page, &frame)) {
-        uint64_t seen = frame_load(&pool->frame[frame]);
+    for (uint64_t page = 0; bpi_index_next(&file->index, page, &item); page = item.page + (1ull << item.order)) {
+        uint64_t seen = frame_load(&pool->frame[item.frame]);
 
         pinned += !(seen & FRAME_READING) && ((seen & FRAME_PINS) || ((seen & FRAME_EXCL) && !(seen & FRAME_TAIL)));
-        if (page++ == UINT64_MAX)
-            break;
     }
     return pinned;
 }
@@ -261,14 +258,13 @@ static bool drop_extent(bp_file *file, uint32_t frame)
 int bpi_file_drop(bp_file *file, uint64_t *pinned)
 {
     uint64_t deadline = bpi_now_ns() + file->pool->wait_ns;
-    uint64_t page = 0;
-    uint32_t frame;
+    struct index_item item;
 
     *pinned = count_pinned(file);
     if (*pinned)
         return -EBUSY;
-    while (bpi_index_next(&file->index, page, &page, &frame)) {
-        if (!drop_extent(file, frame) && bpi_now_ns() > deadline) {
+    while (bpi_index_next(&file->index, 0, &item)) {
+        if (!drop_extent(file, item.frame) && bpi_now_ns() > deadline) {
             *pinned = count_pinned(file);
             return *pinned ? -EBUSY : -ETIMEDOUT;
         }

@@ -1,786 +1,788 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The index: writers. Layout and readers are in index.h, the nodes' life is in nodes.c.
- *
- * Invariants (bpi_index_check)
- *   I1  height is minimal: the top node has something beyond slot 0, or slot 0 holds an extent that needs this level
- *   I2  used counts non-empty slots, shadows those that hold shadows; a node with used 0 is not in the tree
- *   I3  cont bit i is set only where slots i - 1 and i hold one entry; an entry's slots are an aligned power of two
- *   I4  a node is on the shadow list, once, exactly if used == shadows
- *   I5  a child's parent and offset lead back to the slot that holds it
+ * The index: entries come and go. Each operation finds the lowest node that covers its range, locks it, and does all
+ * there: looks, and stores. Only what is beyond the top node is the business of the index's own lock. The inside of the
+ * index is told in tree.h.
  */
-#include <assert.h>
 #include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
 
-#include "bufpool/index.h"
 #include "bufpool/nodes.h"
-#include "bufpool/reserve.h"
-#include "bufpool/sync_point.h"
+#include "bufpool/tree.h"
 
-/* Position of a row of slots in a node: where an entry of some order goes. */
-struct row {
-    uint32_t node; /* NODE_NONE: the root word itself (a lone page 0) */
-    unsigned shift;
-    unsigned first;
-    unsigned count;
-};
-
-/* release: whatever the new root leads to is complete */
-static void root_store(struct index *x, index_entry e, unsigned shift)
+static void met_nothing(struct index_insert *r)
 {
-    atomic_store_explicit(&x->root, (uint64_t)e << 32 | shift, memory_order_release);
-    SYNC_POINT("index:store");
+    *r = (struct index_insert){.shadow = ENTRY_NONE, .frame = UINT32_MAX};
 }
 
-static uint64_t root_load(const struct index *x)
+/* Then shadows that were met on the way are none of the caller's business. */
+static int met_live(struct index_insert *r, uint32_t frame, uint64_t page)
 {
-    return atomic_load_explicit(&x->root, memory_order_relaxed); /* we are the only writer */
+    *r = (struct index_insert){.shadow = ENTRY_NONE, .frame = frame, .page = page};
+    return -EEXIST;
 }
 
-static index_entry slot_get(const struct index *x, uint32_t node, unsigned slot)
+/* One insert of a run adds what it met. */
+static void met_more(struct index_insert *r, const struct index_insert *one)
 {
-    return atomic_load_explicit(&x->nodes->slot[node][slot], memory_order_relaxed);
+    if (one->shadows && (r->shadow == ENTRY_NONE || shadow_newer(one->shadow, r->shadow)))
+        r->shadow = one->shadow;
+    r->shadows += one->shadows;
+    r->frame = one->frame;
+    r->page = one->page;
 }
 
-/* release: a node or a frame's descriptor is complete before its entry can be seen */
-static void slot_set(struct index *x, uint32_t node, unsigned slot, index_entry e)
+/* ---- readers' rest ---- */
+
+bool bpi_index_walk(const struct index *x, uint64_t page, const _Atomic index_entry **slot, index_entry *e)
 {
-    atomic_store_explicit(&x->nodes->slot[node][slot], e, memory_order_release);
-    SYNC_POINT("index:store"); /* what a reader sees between any two stores must be right: model_index_steps */
+    return index_walk(x, page, slot, e);
 }
 
-static struct node_head *head_of(const struct index *x, uint32_t node)
+static uint32_t node_of_slot(const struct index *x, const _Atomic index_entry *slot)
 {
-    return &x->nodes->head[node];
-}
-
-static index_entry entry_of_node(uint32_t node)
-{
-    return node << 2 | ENTRY_NODE;
-}
-
-/* As many entries as there can be nodes: a thousandth of the pool at the most, and only what is touched counts. */
-static size_t leaf_bytes(const struct index *x)
-{
-    return ((size_t)x->nodes->limit + 1) * sizeof(*x->leaf);
-}
-
-void bpi_index_init(struct index *x, struct index_nodes *nodes)
-{
-    memset(x, 0, sizeof(*x));
-    x->nodes = nodes;
-    x->map = nodes->map;
-    x->oldest = x->newest = NODE_NONE;
-    x->leaf = reserve_array(leaf_bytes(x), SIZE_MAX);
-    x->leaf_pages = x->leaf ? (uint64_t)(x->nodes->limit + 1) * INDEX_SLOTS : 0;
-    pthread_mutex_init(&x->lock, NULL);
-}
-
-void bpi_index_destroy(struct index *x)
-{
-    if (x->leaf)
-        munmap((void *)x->leaf, leaf_bytes(x));
-    pthread_mutex_destroy(&x->lock);
-}
-
-index_entry bpi_index_load_any(const struct index *x, uint64_t page)
-{
-    const _Atomic index_entry *slot;
-    index_entry e;
-
-    return index_walk(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
+    return (uint32_t)((slot - x->nodes->slot[0]) / (ptrdiff_t)INDEX_SLOTS);
 }
 
 void bpi_index_prefetch(const struct index *x, uint64_t page)
 {
-    const _Atomic index_entry *slot = bpi_index_slot(x, page);
-    uint32_t node;
+    index_entry leaf;
 
-    if (!slot)
+    if (page >= x->leaf_pages)
         return;
-    node = (uint32_t)((slot - x->nodes->slot[0]) / (ptrdiff_t)INDEX_SLOTS);
-    __builtin_prefetch((const void *)slot, 1, 3);
-    __builtin_prefetch(&x->nodes->head[node], 1, 3);
+    leaf = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_relaxed);
+    __builtin_prefetch((const void *)&x->map[index_slots(leaf) + slot_of(page, 0)], 1, 3);
+    __builtin_prefetch(head_of(x, entry_number(leaf)), 1, 3);
 }
 
-/* ---- the list of nodes that hold only shadows ---- */
+index_entry bpi_index_remember(const struct index *x, uint64_t page, struct index_memory *m)
+{
+    const _Atomic index_entry *slot;
+    index_entry e;
 
-static void list_add(struct index *x, uint32_t node)
+    if (!index_reach(x, page, &slot, &e))
+        return e;
+    m->other = ~(page & ~(uint64_t)(INDEX_SLOTS - 1));
+    m->leaf = entry_of_node(node_of_slot(x, slot));
+    return atomic_load_explicit(slot, memory_order_acquire);
+}
+
+/* ---- rows of slots; the node's lock is held ---- */
+
+/* Of the block of 2n slots around slot s, the half in which s is not. */
+#define OTHER(s, n) 1ull << (((s) ^ (n)) & ~((n)-1u))
+#define HALVES(s)   (OTHER(s, 1u) | OTHER(s, 2u) | OTHER(s, 4u) | OTHER(s, 8u) | OTHER(s, 16u) | OTHER(s, 32u))
+#define FOUR(s)     HALVES(s), HALVES((s) + 1), HALVES((s) + 2), HALVES((s) + 3)
+#define SIXTEEN(s)  FOUR(s), FOUR((s) + 4), FOUR((s) + 8), FOUR((s) + 12)
+
+const uint64_t bpi_other_halves[64] = {SIXTEEN(0u), SIXTEEN(16u), SIXTEEN(32u), SIXTEEN(48u)};
+
+/* -EEXIST: something live is in the row, or under it, and is told. 0: all nodes under the row are locked. */
+static int row_conflict(struct index *x, uint32_t node, const struct row *row, struct index_insert *r)
 {
     struct node_head *h = head_of(x, node);
+    unsigned end = row->first + row->count;
+    unsigned i;
+    int rc = 0;
 
-    h->listed = true;
-    h->older = x->newest;
-    h->newer = NODE_NONE;
-    if (x->newest != NODE_NONE)
-        head_of(x, x->newest)->newer = node;
-    else
-        x->oldest = node;
-    x->newest = node;
-    atomic_fetch_add_explicit(&x->nodes->shadow_only, 1, memory_order_relaxed);
-}
-
-static void list_remove(struct index *x, uint32_t node)
-{
-    struct node_head *h = head_of(x, node);
-
-    if (h->older != NODE_NONE)
-        head_of(x, h->older)->newer = h->newer;
-    else
-        x->oldest = h->newer;
-    if (h->newer != NODE_NONE)
-        head_of(x, h->newer)->older = h->older;
-    else
-        x->newest = h->older;
-    h->listed = false;
-    atomic_fetch_sub_explicit(&x->nodes->shadow_only, 1, memory_order_relaxed);
-}
-
-/* After any change of a node's counts. */
-static void list_update(struct index *x, uint32_t node)
-{
-    struct node_head *h = head_of(x, node);
-    bool only_shadows = h->used && h->used == h->shadows;
-
-    if (only_shadows && !h->listed)
-        list_add(x, node);
-    else if (!only_shadows && h->listed)
-        list_remove(x, node);
-}
-
-/* ---- nodes in the tree ---- */
-
-static uint32_t node_take(struct index *x, struct node_magazine *m, unsigned shift, uint32_t parent, unsigned offset)
-{
-    uint32_t node;
-    struct node_head *h;
-
-    assert(m->count > 0 && m->count <= MAGAZINE_NODES);
-    node = m->node[--m->count];
-    h = head_of(x, node);
-    h->shift = (uint8_t)shift;
-    h->parent = parent;
-    h->offset = (uint8_t)offset;
-    x->node_count++;
-    return node;
-}
-
-static void node_drop(struct index *x, uint32_t node)
-{
-    if (head_of(x, node)->listed)
-        list_remove(x, node);
-    x->node_count--;
-    bpi_node_retire(x->nodes, node);
-}
-
-/* Drop a subtree that holds nothing live. Depth is bounded by the height, so recursion is. */
-static void subtree_drop(struct index *x, uint32_t node)
-{
-    struct node_head *h = head_of(x, node);
-
-    if (h->used != h->shadows) {
-        for (unsigned i = 0; i < INDEX_SLOTS; i++) {
-            index_entry e = slot_get(x, node, i);
-
-            if (entry_is_node(e))
-                subtree_drop(x, entry_number(e));
-        }
-    }
-    node_drop(x, node);
-}
-
-/* The lone entry that a top node may be reduced to: what is in slot 0 if that is a node or one single page. */
-static bool top_is_superfluous(const struct index *x, uint32_t top, index_entry *only)
-{
-    struct node_head *h = head_of(x, top);
-
-    if (h->used != 1)
-        return false;
-    *only = slot_get(x, top, 0);
-    return entry_is_node(*only) || (h->shift == 0 && *only != ENTRY_NONE);
-}
-
-/* Restore I1 after slots of the top may have gone, or slot 0 became a node. */
-static void shrink(struct index *x)
-{
-    uint64_t root;
-    index_entry only;
-
-    for (root = root_load(x); entry_is_node(index_root_entry(root)); root = root_load(x)) {
-        uint32_t top = entry_number(index_root_entry(root));
-
-        if (!top_is_superfluous(x, top, &only))
-            break;
-        if (entry_is_node(only))
-            head_of(x, entry_number(only))->parent = NODE_NONE;
-        root_store(x, only, index_root_shift(root) - INDEX_SHIFT);
-        node_drop(x, top);
-    }
-}
-
-/* Restore I1 and I2 from a node whose count went down, upwards. */
-static void prune(struct index *x, uint32_t node)
-{
-    while (node != NODE_NONE && head_of(x, node)->used == 0) {
-        struct node_head *h = head_of(x, node);
-        uint32_t parent = h->parent;
-
-        if (parent == NODE_NONE) {
-            root_store(x, ENTRY_NONE, 0);
-        } else {
-            slot_set(x, parent, h->offset, ENTRY_NONE);
-            head_of(x, parent)->used--;
-            list_update(x, parent);
-        }
-        node_drop(x, node);
-        node = parent;
-    }
-    shrink(x);
-}
-
-/* ---- insert ---- */
-
-static void note_shadow(struct index_insert *r, index_entry e)
-{
-    r->shadows++;
-    if (r->shadow == ENTRY_NONE || shadow_newer(e, r->shadow))
-        r->shadow = e;
-}
-
-/* Must the top be raised for an entry that ends at page `last` in a node that covers 2^shift pages? */
-static bool outgrows(uint64_t root, uint64_t last, unsigned shift)
-{
-    unsigned covered = index_root_shift(root);
-
-    return covered < shift || (covered < 64 && last >> covered);
-}
-
-/* Raise the top until it covers page `last` with 2^shift pages or more (I1 needs no more). */
-static void grow(struct index *x, uint64_t last, unsigned shift, struct node_magazine *m)
-{
-    uint64_t root = root_load(x);
-    unsigned covered = index_root_shift(root);
-    index_entry e = index_root_entry(root);
-
-    while (covered < shift || (covered < 64 && last >> covered)) {
-        uint32_t top;
-
-        if (e == ENTRY_NONE) { /* empty: no node needed to reach up */
-            covered += INDEX_SHIFT;
-            continue;
-        }
-        top = node_take(x, m, covered, NODE_NONE, 0);
-        head_of(x, top)->used = 1;
-        head_of(x, top)->shadows = entry_is_shadow(e);
-        if (entry_is_node(e)) {
-            head_of(x, entry_number(e))->parent = top;
-            head_of(x, entry_number(e))->offset = 0;
-        }
-        slot_set(x, top, 0, e);
-        list_update(x, top);
-        covered += INDEX_SHIFT;
-        e = entry_of_node(top);
-        root_store(x, e, covered);
-    }
-    if (e == ENTRY_NONE && covered) {
-        uint32_t top = node_take(x, m, covered - INDEX_SHIFT, NODE_NONE, 0);
-
-        root_store(x, entry_of_node(top), covered);
-    }
-}
-
-/* The slots of a row as bits; a row is at most half a node. */
-static uint64_t row_bits(const struct row *row)
-{
-    return ((1ull << row->count) - 1) << row->first;
-}
-
-/* Slots of the entry that slot i belongs to. */
-static void entry_extent(const struct node_head *h, unsigned slot, unsigned *first, unsigned *count)
-{
-    uint64_t begins = ~h->cont; /* bit 0 always is among them */
-    uint64_t above = slot + 1 < INDEX_SLOTS ? begins >> (slot + 1) : 0;
-    unsigned end = above ? slot + 1 + (unsigned)__builtin_ctzll(above) : INDEX_SLOTS;
-
-    *first = 63 - (unsigned)__builtin_clzll(begins & (~0ull >> (63 - slot)));
-    *count = end - *first;
-}
-
-/*
- * A shadow of several slots is about to lose the aligned slots [first, first + count): cut it into the fewest aligned
- * pieces around them. Entries stay as they are, only the continuation bits say where pieces begin.
- */
-static void split_row(struct node_head *h, unsigned first, unsigned count)
-{
-    unsigned at;
-    unsigned size;
-
-    for (entry_extent(h, first, &at, &size); size > count; size /= 2) {
-        h->cont &= ~(1ull << (at + size / 2));
-        if (first >= at + size / 2)
-            at += size / 2;
-    }
-}
-
-/*
- * A child for a slot that holds nothing, or a shadow that must be split: the child then holds the same shadow in all
- * its slots as one entry, so no page's answer changes. Complete before it is linked.
- */
-static uint32_t make_child(struct index *x, uint32_t node, unsigned slot, struct node_magazine *m)
-{
-    struct node_head *h = head_of(x, node);
-    index_entry e = slot_get(x, node, slot);
-    uint32_t child = node_take(x, m, h->shift - INDEX_SHIFT, node, slot);
-
-    if (e == ENTRY_NONE) {
-        h->used++;
-    } else {
-        struct node_head *c = head_of(x, child);
-
-        split_row(h, slot, 1);
-        for (unsigned i = 0; i < INDEX_SLOTS; i++)
-            slot_set(x, child, i, e);
-        c->cont = ~1ull;
-        c->used = c->shadows = INDEX_SLOTS; /* not listed: something live or a node is about to come in */
-        h->shadows--;
-    }
-    slot_set(x, node, slot, entry_of_node(child));
-    list_update(x, node);
-    return child;
-}
-
-/* First live page below a node, in page order; shadows on the way are noted. true: found. */
-static bool find_live(struct index *x, uint32_t node, uint64_t base, struct index_insert *r)
-{
-    struct node_head *h = head_of(x, node);
-
-    for (unsigned i = 0; i < INDEX_SLOTS; i++) {
+    for (i = row->first; i < end && !rc; i++) {
         index_entry e = slot_get(x, node, i);
-        uint64_t page = base + ((uint64_t)i << h->shift);
 
-        if (entry_is_frame(e)) {
-            r->frame = entry_number(e);
-            r->page = page;
-            return true;
-        }
-        if (entry_is_shadow(e) && !(h->cont >> i & 1))
+        if (entry_is_frame(e))
+            rc = met_live(r, entry_number(e), slot_page(h, i));
+        else if (entry_is_node(e) && bpi_tree_lock_shadows(x, entry_number(e), r))
+            rc = met_live(r, r->frame, r->page);
+        else if (entry_is_shadow(e) && (i == row->first || !(h->cont >> i & 1)))
             note_shadow(r, e);
-        if (entry_is_node(e) && find_live(x, entry_number(e), page, r))
-            return true;
     }
-    return false;
+    for (i--; rc && i-- > row->first;) {
+        index_entry e = slot_get(x, node, i);
+
+        if (entry_is_node(e))
+            bpi_tree_unlock_shadows(x, entry_number(e));
+    }
+    return rc;
 }
 
-/* Conflicts in a row of slots; shadows are noted. */
-static bool row_conflict(struct index *x, const struct row *row, uint64_t page, struct index_insert *r)
+/* Store an entry all over the row; conflicts are excluded. Counts follow, subtrees go. */
+static void row_store(struct index *x, uint32_t node, const struct row *row, index_entry e, uint32_t step)
 {
-    struct node_head *h = head_of(x, row->node);
-
-    for (unsigned i = row->first; i < row->first + row->count; i++) {
-        index_entry e = slot_get(x, row->node, i);
-        uint64_t at = page + ((uint64_t)(i - row->first) << row->shift);
-
-        if (entry_is_frame(e)) {
-            r->frame = entry_number(e);
-            r->page = at;
-            return true;
-        }
-        if (entry_is_shadow(e) && (i == row->first || !(h->cont >> i & 1)))
-            note_shadow(r, e);
-        if (entry_is_node(e) && find_live(x, entry_number(e), at, r))
-            return true;
-    }
-    return false;
-}
-
-/* Store an entry of row->count slots; every conflict is excluded. Counts follow, subtrees go. */
-static void row_store(struct index *x, const struct row *row, index_entry e, uint32_t step)
-{
-    struct node_head *h = head_of(x, row->node);
+    struct node_head *h = head_of(x, node);
     uint64_t bits = row_bits(row);
     unsigned used = h->used;
     unsigned shadows = h->shadows;
 
-    if (h->cont & (bits | bits << 1)) {
-        split_row(h, row->first, row->count);
-        h->cont &= ~bits;
-    }
+    row_cut(h, row);
+    h->cont &= ~bits;
     if (e != ENTRY_NONE)
         h->cont |= bits & bits << 1;
     for (unsigned i = row->first; i < row->first + row->count; i++) {
-        index_entry old = slot_get(x, row->node, i);
+        index_entry old = slot_get(x, node, i);
 
         used = used + (old == ENTRY_NONE) - (e == ENTRY_NONE);
         shadows = shadows + entry_is_shadow(e) - entry_is_shadow(old);
-        slot_set(x, row->node, i, e);
         if (entry_is_node(old))
-            subtree_drop(x, entry_number(old));
+            bpi_tree_hide_leaves(x, entry_number(old));
+        slot_set(x, node, i, e);
+        if (entry_is_node(old))
+            bpi_tree_drop(x, entry_number(old));
         e += step;
     }
     h->used = (uint8_t)used;
     h->shadows = (uint8_t)shadows;
-    list_update(x, row->node);
+    list_update(x, node);
 }
 
-static struct row row_of(uint64_t page, unsigned order)
+void bpi_row_clear(struct index *x, uint32_t node, const struct row *row)
 {
-    struct row row = {.node = NODE_NONE, .shift = order / INDEX_SHIFT * INDEX_SHIFT};
-
-    row.first = (unsigned)(page >> row.shift & (INDEX_SLOTS - 1));
-    row.count = 1u << (order - row.shift);
-    return row;
+    row_store(x, node, row, ENTRY_NONE, 0);
 }
 
-/* Page 0 alone lives in the root word. true if that settled it. */
-static bool insert_at_root(struct index *x, uint64_t page, unsigned order, uint32_t frame, struct index_insert *r,
-                           int *rc)
+/* Frames of an extent, from one slot to the next. */
+static uint32_t frame_step(unsigned shift)
 {
-    uint64_t root = root_load(x);
-    index_entry e = index_root_entry(root);
+    return 4u << shift;
+}
 
-    if (index_root_shift(root) != 0)
-        return false;
-    if (entry_is_frame(e) && page == 0) {
-        r->frame = entry_number(e);
-        r->page = 0;
-        *rc = -EEXIST;
-        return true;
+/* The slot that leaf_enter gave; as slot_set. */
+static inline void leaf_set(_Atomic index_entry *slot, index_entry e)
+{
+    atomic_store_explicit(slot, e, memory_order_release);
+    SYNC_POINT("index:store");
+}
+
+/* ---- paths that are missing ---- */
+
+/* A blank node gets what its slot held above: the same shadow, or the frames of that part of the extent, as one entry.
+ */
+static void fill_child(struct index *x, uint32_t child, index_entry e, unsigned marks)
+{
+    struct node_head *h = head_of(x, child);
+
+    h->cont = NODE_BITS & ~1ull;
+    h->used = INDEX_SLOTS;
+    if (entry_is_shadow(e)) { /* has no marks */
+        slots_fill(x->nodes->slot[child], e);
+        h->shadows = INDEX_SLOTS;
+        return;
     }
-    if (page != 0 || order != 0)
-        return false;
-    if (entry_is_shadow(e))
-        note_shadow(r, e);
-    root_store(x, entry_of_frame(frame), 0);
-    x->live++;
-    *rc = 0;
-    return true;
+    for (unsigned i = 0; i < INDEX_SLOTS; i++)
+        atomic_store_explicit(&x->nodes->slot[child][i], e + i * frame_step(h->shift), memory_order_relaxed);
+    for (unsigned i = 0; i < INDEX_MARKS; i++)
+        h->mark[i] = marks >> i & 1 ? NODE_BITS : 0;
 }
 
-/* The node that a row belongs into; nodes that are missing on the way are made. false: a larger extent covers it. */
-static bool descend(struct index *x, uint64_t page, struct row *row, struct node_magazine *m, struct index_insert *r)
-{
-    uint64_t root = root_load(x);
-    unsigned shift = index_root_shift(root) - INDEX_SHIFT;
-
-    row->node = entry_number(index_root_entry(root));
-    for (; shift != row->shift; shift -= INDEX_SHIFT) {
-        unsigned slot = (unsigned)(page >> shift & (INDEX_SLOTS - 1));
-        index_entry e = slot_get(x, row->node, slot);
-
-        if (entry_is_frame(e)) {
-            r->frame = entry_number(e) + (uint32_t)(page & ((1ull << shift) - 1));
-            r->page = page;
-            return false;
-        }
-        if (entry_is_node(e))
-            row->node = entry_number(e);
-        else /* below nothing or a shadow nothing is live: this insert will succeed */
-            row->node = make_child(x, row->node, slot, m);
-    }
-    return true;
-}
-
-int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *m,
-                     struct index_insert *r)
-{
-    struct row row = row_of(page, order);
-    uint64_t last = page | ((1ull << order) - 1);
-    uint32_t had = m->count;
-    uint64_t root;
-    int rc = 0;
-
-    assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0 && m->count >= INSERT_NODES);
-    *r = (struct index_insert){.shadow = ENTRY_NONE, .frame = UINT32_MAX};
-    pthread_mutex_lock(&x->lock);
-    if (insert_at_root(x, page, order, frame, r, &rc))
-        goto out;
-    root = root_load(x);
-    if (outgrows(root, last, row.shift + INDEX_SHIFT)) {
-        /* the range begins beyond all that there is, or it holds all: what is live is found before anything is made */
-        if (page == 0 && entry_is_node(index_root_entry(root)) &&
-            find_live(x, entry_number(index_root_entry(root)), 0, r))
-            rc = -EEXIST;
-        else
-            grow(x, last, row.shift + INDEX_SHIFT, m);
-        r->shadow = ENTRY_NONE; /* they are met again */
-        r->shadows = 0;
-    }
-    if (!rc && (!descend(x, page, &row, m, r) || row_conflict(x, &row, page, r)))
-        rc = -EEXIST;
-    if (!rc) {
-        row_store(x, &row, entry_of_frame(frame), 4u << row.shift);
-        x->live++;
-        if (row.shift == 0 && page < x->leaf_pages)
-            atomic_store_explicit(&x->leaf[page >> INDEX_SHIFT], entry_of_node(row.node), memory_order_release);
-        if (m->count != had) /* a shadow that needed the top was perhaps split */
-            shrink(x);
-    } else {
-        r->shadow = ENTRY_NONE;
-        r->shadows = 0;
-    }
-out:
-    pthread_mutex_unlock(&x->lock);
-    return rc;
-}
-
-/* ---- erase ---- */
-
-/* The row that holds the entry of this order at page, or false. Lock held. */
-static bool find_row(struct index *x, uint64_t page, unsigned order, struct row *row)
-{
-    uint64_t root = root_load(x);
-    unsigned shift = index_root_shift(root);
-    index_entry e = index_root_entry(root);
-
-    *row = row_of(page, order);
-    if ((page & ((1ull << order) - 1)) != 0 || (shift < 64 && page >> shift))
-        return false;
-    if (shift == 0)
-        return order == 0;
-    while (entry_is_node(e)) {
-        row->node = entry_number(e);
-        shift -= INDEX_SHIFT;
-        if (shift == row->shift)
-            return true;
-        e = slot_get(x, row->node, (unsigned)(page >> shift & (INDEX_SLOTS - 1)));
-    }
-    return false;
-}
-
-/* Does a row hold exactly one extent, and is it the one of this frame? */
-static bool row_is_extent(const struct index *x, const struct row *row, uint32_t frame)
-{
-    uint64_t cont = head_of(x, row->node)->cont;
-    uint64_t bits = row_bits(row);
-    uint64_t after = bits << 1 & ~bits; /* 0 at the end of a node */
-
-    return slot_get(x, row->node, row->first) == entry_of_frame(frame) &&
-           (cont & (bits | after)) == (bits & ~(1ull << row->first));
-}
-
-bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
-{
+/* What a path is made for. */
+struct path {
+    uint64_t page;
     struct row row;
-    bool found;
+    index_entry entry; /* to be stored in the row; ENTRY_NONE: only cut the row out of what is there */
+    uint32_t node[INDEX_HEIGHT_MAX];
+    unsigned count;
+};
 
-    pthread_mutex_lock(&x->lock);
-    found = find_row(x, page, order, &row);
-    if (found && row.node == NODE_NONE) {
-        found = index_root_entry(root_load(x)) == entry_of_frame(frame);
-        if (found)
-            root_store(x, shadow, 0);
-    } else if (found) {
-        found = row_is_extent(x, &row, frame);
-        if (found) {
-            row_store(x, &row, shadow, 0);
-            prune(x, row.node);
-        }
-    }
-    x->live -= found;
-    pthread_mutex_unlock(&x->lock);
-    return found;
+static inline void path_for(struct path *p, uint64_t page, unsigned order, index_entry entry)
+{
+    p->page = page;
+    p->row = row_of(page, order);
+    p->entry = entry;
+    p->count = 0;
 }
 
-unsigned bpi_index_reclaim(struct index *x, unsigned n)
+/* A slot that holds an end (or nothing) is about to lead to a node. */
+static void slot_opens(struct node_head *h, const struct row *one, index_entry e)
 {
-    unsigned done = 0;
+    row_cut(h, one);
+    h->used = (uint8_t)(h->used + (e == ENTRY_NONE));
+    h->shadows = (uint8_t)(h->shadows - entry_is_shadow(e));
+}
 
-    pthread_mutex_lock(&x->lock);
-    for (; done < n && x->oldest != NODE_NONE; done++) {
-        uint32_t node = x->oldest;
+/* The path's row, in a new node whose other slots are all e. */
+static void path_end(struct index *x, uint32_t node, const struct path *p, index_entry e)
+{
+    struct node_head *h = head_of(x, node);
+    uint64_t bits = row_bits(&p->row);
+
+    row_cut_from(h, &p->row, NODE_BITS);
+    if (p->entry == ENTRY_NONE)
+        return;
+    h->cont |= bits & bits << 1;
+    for (unsigned i = 0; i < p->row.count; i++)
+        slot_set(x, node, p->row.first + i, p->entry + i * frame_step(p->row.shift));
+    h->used = (uint8_t)(e == ENTRY_NONE ? p->row.count : INDEX_SLOTS);
+    h->shadows = (uint8_t)(e == ENTRY_NONE ? 0 : INDEX_SLOTS - p->row.count);
+}
+
+/*
+ * Nodes from `shift` down to the row's level over the path's page, in which all reads as before (e: nothing, a shadow,
+ * a frame), but for the row. Nobody sees them yet. Returns the entry that leads there.
+ */
+static index_entry path_make(struct index *x, struct path *p, unsigned shift, index_entry e, unsigned marks,
+                             struct node_magazine *m)
+{
+    uint32_t above = NODE_NONE;
+
+    p->count = 0;
+    for (;; shift -= INDEX_SHIFT) {
+        uint32_t node = bpi_node_take(x, m, shift, p->page & ~node_span(shift));
+        struct node_head *h = head_of(x, node);
+        struct row one = {.shift = shift, .first = slot_of(p->page, shift), .count = 1};
+
+        p->node[p->count++] = node;
+        if (e != ENTRY_NONE)
+            fill_child(x, node, e, marks);
+        if (above != NODE_NONE) {
+            struct node_head *a = head_of(x, above);
+
+            slot_set(x, above, slot_of(p->page, a->shift), entry_of_node(node));
+        }
+        above = node;
+        if (shift == p->row.shift)
+            break;
+        slot_opens(h, &one, e);
+        e += entry_is_frame(e) ? one.first * frame_step(shift) : 0;
+    }
+    path_end(x, above, p, e);
+    return entry_of_node(p->node[0]);
+}
+
+/*
+ * The path's first node was linked. From the lowest up: a node that is known is one that others overwrite, and then all
+ * below it must be known as well. Before that they wait for whoever holds what is above.
+ */
+static void path_linked(struct index *x, const struct path *p)
+{
+    for (unsigned i = p->count; i--;)
+        bpi_node_linked(x, p->node[i]);
+}
+
+/* Make the path that is missing under a node that is held: its slot holds nothing, a shadow, or (split only) a frame.
+ */
+static void path_insert(struct index *x, uint32_t node, struct path *p, struct node_magazine *m)
+{
+    struct node_head *h = head_of(x, node);
+    struct row one = {.shift = h->shift, .first = slot_of(p->page, h->shift), .count = 1};
+    index_entry e = slot_get(x, node, one.first);
+    unsigned marks = 0;
+    index_entry child;
+
+    for (unsigned i = 0; i < INDEX_MARKS && entry_is_frame(e); i++)
+        marks |= (unsigned)(h->mark[i] >> one.first & 1) << i;
+    child = path_make(x, p, h->shift - INDEX_SHIFT, e, marks, m);
+    slot_opens(h, &one, e);
+    slot_set(x, node, one.first, child);
+    path_linked(x, p);
+    list_update(x, node);
+}
+
+/* ---- insert above: the root word's business; the index's lock is held ---- */
+
+/* The lowest level that has page `last` and, if there is something already, that as well. */
+static unsigned top_for(unsigned shift, uint64_t last)
+{
+    while (last > node_span(shift))
+        shift += INDEX_SHIFT;
+    return shift;
+}
+
+/* Nodes from the one that covers 2^shift pages up to below `top`, each with only slot 0: minimal height comes later. */
+static index_entry wrap(struct index *x, index_entry e, unsigned shift, unsigned top, unsigned marks,
+                        struct node_magazine *m)
+{
+    for (; shift < top; shift += INDEX_SHIFT) {
+        uint32_t node = bpi_node_take(x, m, shift, 0);
         struct node_head *h = head_of(x, node);
 
-        for (unsigned i = 0; i < INDEX_SLOTS; i++)
-            slot_set(x, node, i, ENTRY_NONE);
-        h->used = h->shadows = 0;
-        h->cont = 0;
-        list_update(x, node);
-        prune(x, node);
-    }
-    pthread_mutex_unlock(&x->lock);
-    return done;
-}
-
-void bpi_index_clear(struct index *x)
-{
-    uint64_t root;
-
-    pthread_mutex_lock(&x->lock);
-    assert(x->live == 0);
-    root = root_load(x);
-    root_store(x, ENTRY_NONE, 0);
-    if (x->leaf)
-        madvise((void *)x->leaf, leaf_bytes(x), MADV_DONTNEED);
-    if (entry_is_node(index_root_entry(root)))
-        subtree_drop(x, entry_number(index_root_entry(root)));
-    pthread_mutex_unlock(&x->lock);
-}
-
-/* ---- looking around, under the lock ---- */
-
-/* Descend to the slot that covers page; its entry, node and how many pages a slot of that node covers. */
-static index_entry locate(struct index *x, uint64_t page, uint32_t *node, unsigned *shift)
-{
-    uint64_t root = root_load(x);
-    index_entry e = index_root_entry(root);
-
-    *node = NODE_NONE;
-    *shift = index_root_shift(root);
-    if (*shift < 64 && page >> *shift)
-        return ENTRY_NONE;
-    while (entry_is_node(e)) {
-        *node = entry_number(e);
-        *shift -= INDEX_SHIFT;
-        e = slot_get(x, *node, (unsigned)(page >> *shift & (INDEX_SLOTS - 1)));
+        h->used = 1;
+        h->shadows = entry_is_shadow(e);
+        for (unsigned i = 0; i < INDEX_MARKS; i++)
+            h->mark[i] = marks >> i & 1;
+        slot_set(x, node, 0, e);
+        e = entry_of_node(node);
     }
     return e;
 }
 
-bool bpi_index_next(struct index *x, uint64_t from, uint64_t *page, uint32_t *frame)
+/* Those that wrap made were linked, the highest as the top. From the lowest up, as in path_linked. */
+static void wrap_linked(struct index *x, unsigned shift)
 {
-    bool found = false;
-    uint64_t top;
+    uint64_t root = root_load(x);
+    index_entry e = index_root_entry(root);
+    uint32_t node[INDEX_HEIGHT_MAX];
+    unsigned count = 0;
 
-    pthread_mutex_lock(&x->lock);
-    top = index_root_shift(root_load(x)) < 64 ? (1ull << index_root_shift(root_load(x))) - 1 : UINT64_MAX;
-    while (from <= top) {
-        uint32_t node;
-        unsigned shift;
-        unsigned slot;
-        index_entry e = locate(x, from, &node, &shift);
-        uint64_t last;
-
-        if (entry_is_frame(e)) {
-            *page = from;
-            *frame = entry_number(e) + (uint32_t)(from & ((1ull << shift) - 1));
-            found = true;
-            break;
-        }
-        if (node == NODE_NONE)
-            break;
-        slot = (unsigned)(from >> shift & (INDEX_SLOTS - 1));
-        do
-            e = ++slot < INDEX_SLOTS ? slot_get(x, node, slot) : ENTRY_NONE;
-        while (slot < INDEX_SLOTS && !entry_is_frame(e) && !entry_is_node(e));
-        /* the page before that slot; wraps to the last of all pages at the end of the top node */
-        last = (from & ~(((uint64_t)INDEX_SLOTS << shift) - 1)) + ((uint64_t)slot << shift) - 1;
-        if (last >= top)
-            break;
-        from = last + 1;
+    for (unsigned at = index_root_shift(root); at > shift; at -= INDEX_SHIFT) {
+        node[count++] = entry_number(e);
+        e = slot_get(x, entry_number(e), 0);
     }
-    pthread_mutex_unlock(&x->lock);
+    while (count--)
+        bpi_node_linked(x, node[count]);
+}
+
+/* Marks that a whole tree has. Its top is held. */
+static unsigned marks_of(const struct index *x, index_entry e)
+{
+    unsigned marks = 0;
+
+    if (!entry_is_node(e))
+        return x->root_mark;
+    for (unsigned i = 0; i < INDEX_MARKS; i++)
+        marks |= (unsigned)(head_of(x, entry_number(e))->mark[i] != 0) << i;
+    return marks;
+}
+
+/* Nothing of what there was stays: a tree of this one path. */
+static void plant(struct index *x, struct path *p, uint64_t last, struct node_magazine *m)
+{
+    unsigned top = top_for(p->row.shift, last);
+
+    root_store(x, path_make(x, p, top, ENTRY_NONE, 0, m), top + INDEX_SHIFT);
+    path_linked(x, p);
+}
+
+/* Page 0 gets company, or the tree a page beyond its end: a new top over both. */
+static void grow(struct index *x, struct path *p, uint64_t last, struct node_magazine *m)
+{
+    uint64_t root = root_load(x);
+    index_entry e = index_root_entry(root);
+    unsigned shift = index_root_shift(root);
+    unsigned top = top_for(p->row.shift, last);
+    uint32_t old = entry_is_node(e) ? entry_number(e) : NODE_NONE;
+    uint32_t node;
+
+    if (old != NODE_NONE) /* its marks must not change until they are the new top's */
+        slim_lock_take(&head_of(x, old)->lock);
+    node = entry_number(wrap(x, e, shift, top + INDEX_SHIFT, marks_of(x, e), m));
+    x->root_mark = 0;
+    p->count = 0;
+    if (top == p->row.shift) {
+        row_store(x, node, &p->row, p->entry, frame_step(top));
+    } else {
+        slot_set(x, node, slot_of(p->page, top), path_make(x, p, top - INDEX_SHIFT, ENTRY_NONE, 0, m));
+        head_of(x, node)->used = 2;
+    }
+    root_store(x, entry_of_node(node), top + INDEX_SHIFT);
+    path_linked(x, p);
+    wrap_linked(x, shift);
+    if (old != NODE_NONE)
+        slim_lock_give(&head_of(x, old)->lock);
+}
+
+/* The range is beyond the top node, or holds all there is. */
+static int insert_above(struct index *x, struct path *p, unsigned order, struct node_magazine *m,
+                        struct index_insert *r)
+{
+    index_entry e = index_root_entry(root_load(x));
+    uint64_t last = p->page | ((1ull << order) - 1);
+
+    if (p->page != 0 && e != ENTRY_NONE) {
+        grow(x, p, last, m);
+        return 0;
+    }
+    /* it begins at the first page and ends behind all there is, or there is nothing */
+    if (entry_is_frame(e))
+        return met_live(r, entry_number(e), 0);
+    if (entry_is_node(e) && bpi_tree_lock_shadows(x, entry_number(e), r))
+        return met_live(r, r->frame, r->page);
+    if (entry_is_node(e))
+        bpi_tree_hide_leaves(x, entry_number(e));
+    if (entry_is_shadow(e))
+        note_shadow(r, e);
+    if (last == 0)
+        root_store(x, p->entry, 0);
+    else
+        plant(x, p, last, m);
+    if (entry_is_node(e))
+        bpi_tree_drop(x, entry_number(e));
+    return 0;
+}
+
+/* ---- insert ---- */
+
+/* Into the node that is held, the lowest there is. *mend: slot 0 of the top may be all that is left. */
+static int insert_below(struct index *x, uint32_t node, struct path *p, struct node_magazine *m, struct index_insert *r,
+                        bool *mend)
+{
+    struct node_head *h = head_of(x, node);
+    unsigned slot;
+    index_entry e;
+
+    if (h->shift == p->row.shift) {
+        int rc = row_conflict(x, node, &p->row, r);
+
+        if (!rc)
+            row_store(x, node, &p->row, p->entry, frame_step(p->row.shift));
+        return rc;
+    }
+    slot = slot_of(p->page, h->shift);
+    e = slot_get(x, node, slot);
+    if (entry_is_frame(e))
+        return met_live(r, entry_number(index_answer(e, p->page, h->shift)), p->page);
+    if (entry_is_shadow(e))
+        note_shadow(r, e);
+    path_insert(x, node, p, m);
+    *mend = node_is_needless(x, node);
+    return 0;
+}
+
+/* From the node that bpi_tree_enter gave, which is let go of. */
+static int insert_held(struct index *x, uint32_t node, uint64_t page, unsigned order, uint32_t frame,
+                       struct node_magazine *m, struct index_insert *r)
+{
+    struct path p;
+    bool mend = false;
+    int rc;
+
+    assert(m->count >= INSERT_NODES);
+    path_for(&p, page, order, entry_of_frame(frame));
+    met_nothing(r);
+    if (node == NODE_NONE)
+        rc = insert_above(x, &p, order, m, r);
+    else
+        rc = insert_below(x, node, &p, m, r, &mend);
+    if (mend)
+        bpi_tree_mend(x, node);
+    else
+        tree_leave(x, node);
+    return rc;
+}
+
+static __attribute__((noinline)) int insert_any(struct index *x, uint64_t page, unsigned order, uint32_t frame,
+                                                struct node_magazine *m, struct index_insert *r)
+{
+    return insert_held(x, bpi_tree_enter(x, page, order / INDEX_SHIFT * INDEX_SHIFT), page, order, frame, m, r);
+}
+
+/* After something that was held and is not what was meant. */
+static __attribute__((noinline)) int insert_again(struct index *x, uint64_t page, struct node_head *wrong,
+                                                  uint32_t frame, struct node_magazine *m, struct index_insert *r)
+{
+    slim_lock_give(&wrong->lock);
+    return insert_any(x, page, 0, frame, m, r);
+}
+
+/*
+ * A page into a leaf that is there already is what most inserts are: it saves no registers, since whatever it calls it
+ * calls last.
+ */
+int bpi_index_insert(struct index *x, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *m,
+                     struct index_insert *r)
+{
+    struct node_head *h;
+    _Atomic index_entry *slot;
+    index_entry old;
+    enum leaf_found found;
+
+    assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0);
+    if (unlikely(order != 0))
+        return insert_any(x, page, order, frame, m, r);
+    found = leaf_enter(x, page, &h, &slot);
+    if (unlikely(found == LEAF_BUSY))
+        return insert_any(x, page, 0, frame, m, r);
+    if (unlikely(found == LEAF_WRONG))
+        return insert_again(x, page, h, frame, m, r);
+    old = atomic_load_explicit(slot, memory_order_relaxed);
+    if (unlikely(entry_is_frame(old))) {
+        met_live(r, entry_number(old), page);
+        slim_lock_give(&h->lock);
+        return -EEXIST;
+    }
+    if (unlikely(slot_has_company(h, slot_of(page, 0))))
+        return insert_again(x, page, h, frame, m, r);
+    leaf_set(slot, entry_of_frame(frame));
+    r->page = 0;
+    r->frame = UINT32_MAX;
+    r->shadow = old;
+    if (old == ENTRY_NONE) {
+        r->shadows = 0;
+        h->used++;
+    } else {
+        r->shadows = 1;
+        h->shadows--;
+    }
+    slim_lock_give(&h->lock);
+    return 0;
+}
+
+/* Rows next to each other in a node that is held, until one is taken. Nothing but these slots is looked at. */
+static unsigned insert_rows(struct index *x, uint32_t node, struct row row, const uint32_t frame[], unsigned n,
+                            struct index_insert *r)
+{
+    unsigned done = 0;
+
+    for (; done < n && row.first < INDEX_SLOTS; done++, row.first += row.count) {
+        struct index_insert one;
+        int rc;
+
+        met_nothing(&one);
+        rc = row_conflict(x, node, &row, &one);
+        met_more(r, &one);
+        if (rc)
+            break;
+        row_store(x, node, &row, entry_of_frame(frame[done]), frame_step(row.shift));
+    }
+    return done;
+}
+
+/* The same for single slots of a node without larger entries: what readahead does. */
+static unsigned insert_slots(struct index *x, uint32_t node, unsigned slot, const uint32_t frame[], unsigned n,
+                             struct index_insert *r)
+{
+    struct node_head *h = head_of(x, node);
+    _Atomic index_entry *to = &x->nodes->slot[node][slot];
+    unsigned shadows = 0;
+    size_t done = 0;
+
+    if (n > INDEX_SLOTS - slot)
+        n = INDEX_SLOTS - slot;
+    for (; done < n; done++) {
+        index_entry old = atomic_load_explicit(&to[done], memory_order_relaxed);
+
+        if (unlikely(old != ENTRY_NONE)) {
+            if (entry_is_frame(old)) {
+                r->frame = entry_number(old);
+                r->page = slot_page(h, slot + (unsigned)done);
+                break;
+            }
+            note_shadow(r, old);
+            shadows++;
+        }
+        leaf_set(&to[done], entry_of_frame(frame[done]));
+    }
+    h->used = (uint8_t)(h->used + done - shadows);
+    h->shadows = (uint8_t)(h->shadows - shadows);
+    list_update(x, node);
+    return (unsigned)done;
+}
+
+unsigned bpi_index_insert_run(struct index *x, uint64_t page, unsigned order, const uint32_t frame[], unsigned n,
+                              struct node_magazine *m, struct index_insert *r)
+{
+    unsigned done = 0;
+    bool low = false;
+
+    met_nothing(r);
+    while (done < n && r->frame == UINT32_MAX && !low) {
+        uint64_t at = page + ((uint64_t)done << order);
+        struct row row = row_of(at, order);
+        uint32_t node = tree_enter(x, at, order);
+
+        if (node != NODE_NONE && head_of(x, node)->shift == row.shift) {
+            if (order == 0 && !head_of(x, node)->cont)
+                done += insert_slots(x, node, row.first, frame + done, n - done, r);
+            else
+                done += insert_rows(x, node, row, frame + done, n - done, r);
+            tree_leave(x, node);
+        } else { /* the node has to be made first */
+            struct index_insert one;
+
+            tree_leave(x, node);
+            low = m->count < INSERT_NODES;
+            if (!low) {
+                done += bpi_index_insert(x, at, order, frame[done], m, &one) == 0;
+                met_more(r, &one);
+            }
+        }
+    }
+    return done;
+}
+
+/* ---- erase, replace ---- */
+
+/* The extent's row in the node that is held, or not: NODE_NONE stands for the root word. */
+static bool holds_extent(const struct index *x, uint32_t node, uint64_t page, unsigned order, const struct row *row,
+                         uint32_t frame)
+{
+    if (page & ((1ull << order) - 1))
+        return false;
+    if (node == NODE_NONE)
+        return page == 0 && order == 0 && root_load(x) == (uint64_t)entry_of_frame(frame) << 32;
+    return head_of(x, node)->shift == row->shift && slot_get(x, node, row->first) == entry_of_frame(frame) &&
+           row_is_entry(head_of(x, node), row);
+}
+
+static uint64_t marks_in(const struct node_head *h, uint64_t bits)
+{
+    return (h->mark[INDEX_DIRTY] | h->mark[INDEX_WRITEBACK] | h->mark[INDEX_TO_WRITE]) & bits;
+}
+
+/* Out of a node that is held; lets go of it. */
+static void erase_row(struct index *x, uint32_t node, const struct row *row, index_entry shadow)
+{
+    row_store(x, node, row, shadow, 0);
+    if (shadow == ENTRY_NONE ? node_is_needless(x, node) : node_is_uniform(x, node))
+        bpi_tree_mend(x, node);
+    else
+        slim_lock_give(&head_of(x, node)->lock);
+}
+
+/* A marked one: its marks go, up to the top, in the same moment. */
+static bool erase_marked(struct index *x, uint64_t page, unsigned order, const struct row *row, uint32_t frame,
+                         index_entry shadow)
+{
+    struct tree_path p;
+    uint32_t node;
+    bool found;
+
+    SYNC_POINT("index:erase_marked");
+    bpi_tree_lock_path(x, page, &p);
+    while (p.count > 1 && head_of(x, p.node[p.count - 1])->shift < row->shift)
+        slim_lock_give(&head_of(x, p.node[--p.count])->lock);
+    node = p.count ? p.node[p.count - 1] : NODE_NONE;
+    found = holds_extent(x, node, page, order, row, frame);
+    if (found && node != NODE_NONE) {
+        bpi_marks_clear(x, &p, row_bits(row), INDEX_MARKS_ALL);
+        p.count--; /* the node's own lock is for erase_row to give */
+        for (unsigned i = p.count; i--;)
+            slim_lock_give(&head_of(x, p.node[i])->lock);
+        erase_row(x, node, row, shadow);
+        return true;
+    }
+    if (found) {
+        x->root_mark = 0;
+        root_store(x, shadow, 0);
+    }
+    bpi_tree_unlock_path(x, &p);
     return found;
 }
 
-unsigned bpi_index_order(struct index *x, uint64_t page)
+/* From the node that bpi_tree_enter gave, which is let go of. */
+static bool erase_held(struct index *x, uint32_t node, uint64_t page, unsigned order, uint32_t frame,
+                       index_entry shadow)
 {
-    unsigned order = 0;
-    unsigned first;
-    unsigned count;
-    uint32_t node;
-    unsigned shift;
+    struct row row = row_of(page, order);
+    bool found = holds_extent(x, node, page, order, &row, frame);
 
-    pthread_mutex_lock(&x->lock);
-    if (locate(x, page, &node, &shift) != ENTRY_NONE && node != NODE_NONE) {
-        entry_extent(head_of(x, node), (unsigned)(page >> shift & (INDEX_SLOTS - 1)), &first, &count);
-        order = shift + (unsigned)__builtin_ctz(count);
+    if (!found || node == NODE_NONE) {
+        if (found) {
+            x->root_mark = 0;
+            root_store(x, shadow, 0);
+        }
+        tree_leave(x, node);
+        return found;
     }
-    pthread_mutex_unlock(&x->lock);
-    return order;
-}
-
-/* A slot of a node: I3 and I5. */
-static bool check_slot(struct index *x, uint32_t node, unsigned slot)
-{
-    struct node_head *h = head_of(x, node);
-    index_entry e = slot_get(x, node, slot);
-    unsigned first;
-    unsigned count;
-
-    if (h->cont >> slot & 1) {
-        index_entry step = entry_is_frame(e) ? 4u << h->shift : 0;
-
-        return slot > 0 && entry_is_end(e) && e == slot_get(x, node, slot - 1) + step;
+    if (unlikely(marks_in(head_of(x, node), row_bits(&row)) != 0)) {
+        slim_lock_give(&head_of(x, node)->lock);
+        return erase_marked(x, page, order, &row, frame, shadow);
     }
-    entry_extent(h, slot, &first, &count);
-    if ((count & (count - 1)) != 0 || (slot & (count - 1)) != 0)
-        return false;
-    if (entry_is_node(e)) {
-        struct node_head *c = head_of(x, entry_number(e));
-
-        return count == 1 && c->parent == node && c->offset == slot && c->shift + INDEX_SHIFT == h->shift;
-    }
+    erase_row(x, node, &row, shadow);
     return true;
 }
 
-struct census {
-    uint32_t nodes;
-    uint32_t listed;
-    uint64_t live;
-};
+static __attribute__((noinline)) bool erase_any(struct index *x, uint64_t page, unsigned order, uint32_t frame,
+                                                index_entry shadow)
+{
+    return erase_held(x, bpi_tree_enter(x, page, order / INDEX_SHIFT * INDEX_SHIFT), page, order, frame, shadow);
+}
 
-/* I2 to I5 for a node and below; adds up what there is. Depth is bounded by the height. */
-static bool check_node(struct index *x, uint32_t node, struct census *sum)
+/* The last page of a leaf became a shadow: let go of it. It was not on the list. */
+static __attribute__((noinline)) bool only_shadows_now(struct index *x, uint32_t node)
+{
+    bpi_list_change(x, node);
+    if (node_is_uniform(x, node))
+        bpi_tree_mend(x, node);
+    else
+        slim_lock_give(&head_of(x, node)->lock);
+    return true;
+}
+
+/* After something that was held and is not what was meant. */
+static __attribute__((noinline)) bool erase_again(struct index *x, uint64_t page, struct node_head *wrong,
+                                                  uint32_t frame, index_entry shadow)
+{
+    slim_lock_give(&wrong->lock);
+    return erase_any(x, page, 0, frame, shadow);
+}
+
+/* A page out of its leaf that leaves a shadow is what most evictions are; as bpi_index_insert. */
+bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
+{
+    struct node_head *h;
+    _Atomic index_entry *slot;
+    unsigned at = slot_of(page, 0);
+    enum leaf_found found = likely(order == 0 && shadow != ENTRY_NONE) ? leaf_enter(x, page, &h, &slot) : LEAF_BUSY;
+
+    if (unlikely(found == LEAF_BUSY))
+        return erase_any(x, page, order, frame, shadow);
+    if (unlikely(found == LEAF_WRONG) ||
+        unlikely(atomic_load_explicit(slot, memory_order_relaxed) != entry_of_frame(frame)) ||
+        unlikely(slot_has_company(h, at) || marks_in(h, 1ull << at)))
+        return erase_again(x, page, h, frame, shadow);
+    leaf_set(slot, shadow);
+    if (unlikely(++h->shadows == h->used))
+        return only_shadows_now(x, (uint32_t)(h - x->head));
+    slim_lock_give(&h->lock);
+    return true;
+}
+
+bool bpi_index_replace(struct index *x, uint64_t page, unsigned order, uint32_t frame, uint32_t to)
+{
+    struct row row = row_of(page, order);
+    uint32_t node = tree_enter(x, page, order);
+    bool found = holds_extent(x, node, page, order, &row, frame);
+
+    if (found && node == NODE_NONE)
+        root_store(x, entry_of_frame(to), 0);
+    else if (found)
+        for (unsigned i = 0; i < row.count; i++)
+            slot_set(x, node, row.first + i, entry_of_frame(to) + i * frame_step(row.shift));
+    tree_leave(x, node);
+    return found;
+}
+
+/* ---- split ---- */
+
+static bool row_is_empty(const struct index *x, uint32_t node, const struct row *row)
+{
+    unsigned i = row->first;
+
+    while (i < row->first + row->count && slot_get(x, node, i) == ENTRY_NONE)
+        i++;
+    return i == row->first + row->count;
+}
+
+/* In the node of the row's own level. */
+static int split_here(struct index *x, uint32_t node, const struct row *row)
 {
     struct node_head *h = head_of(x, node);
-    unsigned used = 0;
-    unsigned shadows = 0;
-    bool sound = h->used > 0 && h->listed == (h->used == h->shadows);
+    index_entry e = slot_get(x, node, row->first);
+    struct row has = entry_row(h, row->first);
 
-    sum->nodes++;
-    sum->listed += h->listed;
-    for (unsigned i = 0; i < INDEX_SLOTS && sound; i++) {
-        index_entry e = slot_get(x, node, i);
-
-        used += e != ENTRY_NONE;
-        shadows += entry_is_shadow(e);
-        sum->live += entry_is_frame(e) && !(h->cont >> i & 1);
-        sound = check_slot(x, node, i) && (!entry_is_node(e) || check_node(x, entry_number(e), sum));
-    }
-    return sound && used == h->used && shadows == h->shadows;
+    if (e == ENTRY_NONE)
+        return row_is_empty(x, node, row) ? -ENOENT : -ERANGE;
+    if (entry_is_node(e) || has.count < row->count)
+        return -ERANGE;
+    row_cut(h, row);
+    return 0;
 }
 
-/* The list leads from the oldest to the newest and back, over `count` nodes that know it. */
-static bool check_list(struct index *x, uint32_t count)
+int bpi_index_split(struct index *x, uint64_t page, unsigned order, struct node_magazine *m)
 {
-    uint32_t before = NODE_NONE;
-    uint32_t node = x->oldest;
-
-    for (; node != NODE_NONE && count; count--) {
-        struct node_head *h = head_of(x, node);
-
-        if (!h->listed || h->older != before)
-            return false;
-        before = node;
-        node = h->newer;
-    }
-    return node == NODE_NONE && count == 0 && x->newest == before;
-}
-
-bool bpi_index_check(struct index *x)
-{
-    struct census sum = {0};
-    bool sound = true;
-    uint64_t root;
+    struct path p;
+    uint32_t node;
     index_entry e;
-    index_entry only;
+    bool mend = false;
+    int rc = 0;
 
-    pthread_mutex_lock(&x->lock);
-    root = root_load(x);
-    e = index_root_entry(root);
-    if (entry_is_node(e)) {
-        uint32_t top = entry_number(e);
-
-        sound = head_of(x, top)->parent == NODE_NONE &&
-                head_of(x, top)->shift + (unsigned)INDEX_SHIFT == index_root_shift(root) &&
-                !top_is_superfluous(x, top, &only) && check_node(x, top, &sum);
+    assert(order <= INDEX_ORDER_MAX && (page & ((1ull << order) - 1)) == 0 && m->count >= INSERT_NODES);
+    path_for(&p, page, order, ENTRY_NONE);
+    node = bpi_tree_enter(x, page, p.row.shift);
+    if (node == NODE_NONE) {
+        e = index_root_entry(root_load(x));
+        if (page != 0 || e == ENTRY_NONE)
+            rc = -ENOENT;
+        else if (order != 0 || entry_is_node(e))
+            rc = -ERANGE;
+    } else if (head_of(x, node)->shift == p.row.shift) {
+        rc = split_here(x, node, &p.row);
+    } else if (slot_get(x, node, slot_of(page, head_of(x, node)->shift)) == ENTRY_NONE) {
+        rc = -ENOENT;
     } else {
-        sound = index_root_shift(root) == 0;
-        sum.live = entry_is_frame(e);
+        path_insert(x, node, &p, m);
+        mend = node_is_needless(x, node);
     }
-    sound = sound && sum.nodes == x->node_count && sum.live == x->live && check_list(x, sum.listed);
-    pthread_mutex_unlock(&x->lock);
-    return sound;
+    if (mend)
+        bpi_tree_mend(x, node);
+    else
+        tree_leave(x, node);
+    return rc;
 }

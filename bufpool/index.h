@@ -23,8 +23,12 @@
  * confirm (frame.h: identity), and "nothing" must be confirmed by an insert. That is what the pool's hit path does, and
  * why it pays for no section.
  *
- * Writers take the index's lock and bring blank nodes along in a magazine that was filled before, so nothing can fail
- * half way.
+ * Writers lock the lowest node that covers their range, and nothing else as a rule: two that fill different leaves
+ * never meet. They bring blank nodes along in a magazine that was filled before, so nothing can fail half way (tree.h).
+ *
+ * Three marks stand in the head of each node, a bit a slot; a node's bit in its parent is set as long as one of its own
+ * is. A mark belongs to a live extent, stands at all its slots, stays when frames are replaced and when it is split,
+ * and goes when it is erased.
  */
 #ifndef BUFPOOL_INDEX_H
 #define BUFPOOL_INDEX_H
@@ -35,12 +39,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bufpool/lock.h"
+
 typedef uint32_t index_entry;
 
-#define INDEX_SHIFT      6
-#define INDEX_SLOTS      64u
+/* The fan-out: 64 slots. Tests compile the tree with 4 and with 8 as well, where everything happens sooner. */
+#ifndef INDEX_SHIFT
+#define INDEX_SHIFT 6
+#endif
+#define INDEX_SLOTS      (1u << INDEX_SHIFT)
 #define INDEX_ORDER_MAX  18
-#define INDEX_HEIGHT_MAX 11 /* 11 * 6 >= 64 */
+#define INDEX_HEIGHT_MAX ((64 + INDEX_SHIFT - 1) / INDEX_SHIFT)
 
 #define ENTRY_NONE       0u
 #define ENTRY_TAG        3u
@@ -51,7 +60,7 @@ typedef uint32_t index_entry;
 
 static inline bool entry_is_frame(index_entry e)
 {
-    return (e & ENTRY_TAG) == ENTRY_FRAME;
+    return !((e - ENTRY_FRAME) & ENTRY_TAG);
 }
 static inline bool entry_is_node(index_entry e)
 {
@@ -107,21 +116,31 @@ static inline bool shadow_newer(index_entry a, index_entry b)
     return shadow_age(b, shadow_clock(a)) < 1u << (SHADOW_CLOCK_BITS - 1);
 }
 
+/* ---- marks ---- */
+
+enum index_mark { INDEX_DIRTY, INDEX_WRITEBACK, INDEX_TO_WRITE };
+#define INDEX_MARKS 3
+
 /* ---- nodes: one array for all indexes of a pool ---- */
 
 #define NODE_NONE UINT32_MAX
 
-struct node_head {   /* one cache line; under the lock of the index that has the node */
-    uint64_t cont;   /* bit i: slot i belongs to the same entry as slot i - 1 */
-    uint32_t parent; /* NODE_NONE at the top */
-    uint32_t older;  /* list of nodes that hold only shadows; also the free list */
-    uint32_t newer;
-    uint8_t shift;   /* a slot covers 2^shift pages */
-    uint8_t offset;  /* slot in the parent */
+struct index;
+
+/* A bit a slot. All but the lock and the owner is read and written by the lock's holder. */
+struct node_head {
+    slim_lock lock;
+    uint8_t shift;   /* a slot covers 2^shift pages; with the base it stays as long as the node is in a tree */
+    bool listed;     /* on the list of nodes that hold only shadows; under the list's lock too */
     uint8_t used;    /* slots that hold something */
     uint8_t shadows; /* of these, shadows */
-    bool listed;     /* on the list of nodes that hold only shadows */
-    uint8_t pad[35];
+    /* the index whose tree it is in, NULL when in none: what a writer that comes by a guess must ask */
+    const struct index *_Atomic owner;
+    uint64_t base; /* first page that it covers */
+    uint64_t cont; /* slot i belongs to the same entry as slot i - 1 */
+    uint64_t mark[INDEX_MARKS];
+    uint32_t older; /* the list, under its lock; the free list of nodes in no tree */
+    uint32_t newer;
 };
 
 _Static_assert(sizeof(struct node_head) == 64, "a head is one cache line");
@@ -172,7 +191,11 @@ struct node_magazine {
  * limit is reached, the magazine is as it was; retry after extents or shadows have gone. Thread safe; a magazine
  * belongs to one thread at a time.
  */
-int bpi_magazine_fill(struct index_nodes *, struct node_magazine *);
+int bpi_magazine_fill_slow(struct index_nodes *, struct node_magazine *);
+static inline int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
+{
+    return __builtin_expect(m->count >= INSERT_NODES, 1) ? 0 : bpi_magazine_fill_slow(n, m);
+}
 void bpi_magazine_drain(struct index_nodes *, struct node_magazine *);
 
 /* ---- an index ---- */
@@ -181,17 +204,20 @@ struct index {
     /* entry in the high half; the pages covered as a shift in the low half: 0, 6, 12 .. 66. Above 0 it is a node */
     _Atomic uint64_t root;
     const _Atomic index_entry *map; /* nodes->map */
+    struct node_head *head;         /* nodes->head */
     _Atomic index_entry *leaf;      /* by page / 64: index_guess; NULL where there was no memory for it */
     uint64_t leaf_pages;            /* pages below are in it */
     struct index_nodes *nodes;
-    _Alignas(64) pthread_mutex_t lock; /* writers; apart from what readers load */
-    uint32_t oldest, newest;           /* nodes that hold only shadows, by time of becoming so */
-    uint32_t node_count;
-    uint64_t live; /* extents present */
+    _Alignas(64) slim_lock lock; /* of the root word, as a node's lock is of its slots; apart from what readers load */
+    uint8_t root_mark;           /* marks of a lone page 0, a bit each */
+    _Atomic uint32_t node_count;
+    _Atomic uint32_t mending; /* writers about to take out a node that they left empty or needless */
+    slim_lock list_lock;      /* of the list; innermost but for the nodes' array */
+    uint32_t oldest, newest;  /* nodes that hold only shadows, by time of becoming so */
 };
 
 void bpi_index_init(struct index *, struct index_nodes *);
-/* Forget everything; no extent may be present. The index can be used again. */
+/* Forget everything; no extent may be present, and nobody else may be at work. The index can be used again. */
 void bpi_index_clear(struct index *);
 void bpi_index_destroy(struct index *); /* clear first */
 
@@ -208,6 +234,7 @@ static inline unsigned index_root_shift(uint64_t root)
  * Where a node's slots begin in the map: at the entry times 16, which is the number times 64, and 32 for the tag of a
  * node; there begins node 0. Nothing (0) leads to the 32 entries before and the first half of node 0, which are empty
  * for ever. The root word has the entry 32 bits up and above a small number, so 28 bits down make it 16 times as large.
+ * (16, 64, 32 and 28 for 64 slots.)
  */
 static inline size_t index_slots(index_entry node)
 {
@@ -215,7 +242,7 @@ static inline size_t index_slots(index_entry node)
 }
 static inline size_t index_root_slots(uint64_t root)
 {
-    return root >> 28;
+    return root >> (34 - INDEX_SHIFT);
 }
 
 /* One level down. acquire: a node is complete before its entry is stored. */
@@ -247,13 +274,13 @@ static inline bool index_walk(const struct index *x, uint64_t page, const _Atomi
     uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
     unsigned shift = index_root_shift(root);
 
-    if (__builtin_expect(shift == 24, 1)) { /* files of 1 to 64 GiB */
+    if (__builtin_expect(INDEX_SHIFT == 6 && shift == 24, 1)) { /* files of 1 to 64 GiB */
         if (page >= 1u << 24)
             goto beyond;
         INDEX_DOWN(index_root_slots(root), 18)
         INDEX_DOWN(index_slots(*e), 12)
         INDEX_DOWN(index_slots(*e), 6)
-    } else if (shift == 18) { /* 16 MiB to 1 GiB */
+    } else if (INDEX_SHIFT == 6 && shift == 18) { /* 16 MiB to 1 GiB */
         if (page >= 1u << 18)
             goto beyond;
         INDEX_DOWN(index_root_slots(root), 12)
@@ -276,42 +303,33 @@ beyond:
 #undef INDEX_DOWN
 }
 
-/* As bpi_index_load, for trees of any height. */
-index_entry bpi_index_load_any(const struct index *, uint64_t page);
+/* The same, not inlined. */
+bool bpi_index_walk(const struct index *, uint64_t page, const _Atomic index_entry **slot, index_entry *e);
 
 /*
- * As bpi_index_load, for the usual heights only: false if the tree has another. Written out with constant shifts, to be
- * inlined into a hit: about 7 instructions and one cache line a level.
+ * The same again by the array of leaves, a root as wide as the file: one load leads to the leaf. What the array says is
+ * what a walk would find, in a section as well: an entry is made after its leaf was linked and goes before the leaf
+ * does.
  */
-static inline __attribute__((always_inline)) bool index_load_usual(const struct index *x, uint64_t page, index_entry *e)
+static inline __attribute__((always_inline)) bool index_reach(const struct index *x, uint64_t page,
+                                                              const _Atomic index_entry **slot, index_entry *e)
 {
-#define INDEX_DOWN(slots, shift)                 \
-    *e = index_down(map, slots, page, shift);    \
-    if (__builtin_expect(entry_is_end(*e), 0)) { \
-        *e = index_answer(*e, page, shift);      \
-        return true;                             \
-    }
-    const _Atomic index_entry *map = x->map;
-    uint64_t root = atomic_load_explicit(&x->root, memory_order_acquire);
+    index_entry leaf;
 
-    if (__builtin_expect(index_root_shift(root) == 24 && page < 1u << 24, 1)) { /* files of 1 to 64 GiB */
-        INDEX_DOWN(index_root_slots(root), 18)
-        INDEX_DOWN(index_slots(*e), 12)
-    } else if (index_root_shift(root) == 18 && page < 1u << 18) { /* 16 MiB to 1 GiB */
-        INDEX_DOWN(index_root_slots(root), 12)
-    } else {
-        return false;
+    if (__builtin_expect(page < x->leaf_pages, 1)) {
+        /* acquire: the leaf is complete */
+        leaf = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_acquire);
+        if (__builtin_expect(leaf != ENTRY_NONE, 1)) {
+            *slot = &x->map[index_slots(leaf) + (page & (INDEX_SLOTS - 1))];
+            return true;
+        }
     }
-    INDEX_DOWN(index_slots(*e), 6)
-    *e = index_down(map, index_slots(*e), page, 0);
-    return true;
-#undef INDEX_DOWN
+    return bpi_index_walk(x, page, slot, e);
 }
 
 /*
- * A shortcut for hits: the leaf of a page by one load, from an array that inserts into leaves keep. It is a guess, as a
- * walk outside a section is: the leaf may have been dropped and be another's by now, so what its slot says must be
- * confirmed by the frame, and "nothing" by a walk.
+ * The shortest way for hits: what the leaf says if it is known, else nothing. Where "nothing" is only a question and
+ * the frame confirms all else, no more is needed.
  */
 static inline __attribute__((always_inline)) index_entry index_guess(const struct index *x, uint64_t page)
 {
@@ -330,9 +348,10 @@ static inline __attribute__((always_inline)) index_entry index_guess(const struc
  */
 static inline index_entry bpi_index_load(const struct index *x, uint64_t page)
 {
+    const _Atomic index_entry *slot;
     index_entry e;
 
-    return index_load_usual(x, page, &e) ? e : bpi_index_load_any(x, page);
+    return index_reach(x, page, &slot, &e) ? atomic_load_explicit(slot, memory_order_acquire) : e;
 }
 
 /*
@@ -344,7 +363,7 @@ static inline const _Atomic index_entry *bpi_index_slot(const struct index *x, u
     const _Atomic index_entry *slot;
     index_entry e;
 
-    return index_walk(x, page, &slot, &e) ? slot : NULL;
+    return index_reach(x, page, &slot, &e) ? slot : NULL;
 }
 
 /*
@@ -353,43 +372,170 @@ static inline const _Atomic index_entry *bpi_index_slot(const struct index *x, u
  */
 void bpi_index_prefetch(const struct index *, uint64_t page);
 
+/*
+ * The last leaf that somebody met, for who reads page after page: as index_guess, without the array, and all that was
+ * said there holds. One thread's own; {0} remembers nothing.
+ */
+struct index_memory {
+    uint64_t other; /* all bits of the leaf's first page turned over */
+    index_entry leaf;
+};
+
+index_entry bpi_index_remember(const struct index *, uint64_t page, struct index_memory *);
+
+static inline __attribute__((always_inline)) index_entry index_recall(const struct index *x, uint64_t page,
+                                                                      struct index_memory *m)
+{
+    if (__builtin_expect(~(page ^ m->other) < INDEX_SLOTS, 1))
+        return index_down(x->map, index_slots(m->leaf), page, 0);
+    return bpi_index_remember(x, page, m);
+}
+
+/*
+ * The pages from `page` to `last` that are there without a gap, `most` extents of them at the most: one walk a leaf,
+ * and no step beyond the last page wanted (after Z. Chi's "mm/filemap: reduce unnecessary xarray lookups", 2026). `pin`
+ * is called for each extent, the first perhaps in its middle, with how many came before it and the entry of that very
+ * page, a frame; it answers how many pages the extent has from there on, or 0 to end the batch before it. Returns how
+ * many extents were pinned. Ends at nothing, at a shadow, and where `pin` says so. Lock free; inside a section, or with
+ * a pin that confirms the frame.
+ */
+typedef bool index_pin(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages);
+
+static inline __attribute__((always_inline)) size_t index_batch(const struct index *x, uint64_t page, uint64_t last,
+                                                                size_t most, index_pin *pin, void *arg)
+{
+    size_t count = 0;
+
+    if (page > last || !most)
+        return 0;
+    for (;;) {
+        const _Atomic index_entry *slot;
+        index_entry above;
+        uint64_t pages = 1;
+
+        if (index_reach(x, page, &slot, &above)) {
+            uint64_t room = (page | (INDEX_SLOTS - 1)) - page; /* in the leaf, behind this page */
+            size_t end; /* the count at which to look anew, if all that comes are extents of one page */
+
+            room = room < last - page ? room : last - page;
+            end = room < most - count ? count + room + 1 : most;
+            for (const _Atomic index_entry *at = slot;; at++, page++) {
+                index_entry e = atomic_load_explicit(at, memory_order_acquire);
+
+                if (!entry_is_frame(e) || !pin(arg, count, page, e, &pages))
+                    return count;
+                if (++count == end || pages != 1)
+                    break;
+            }
+        } else {
+            if (!entry_is_frame(above) || !pin(arg, count, page, above, &pages))
+                return count;
+            count++;
+        }
+        if (count == most || pages > last - page)
+            return count;
+        page += pages;
+    }
+}
+
+/* ---- writers. Thread safe; the magazine is the caller's, filled before (bpi_magazine_fill) ---- */
+
 /* What an insert met. */
 struct index_insert {
-    index_entry shadow; /* 0: newest shadow replaced or split, ENTRY_NONE if none */
-    uint32_t shadows;   /* 0: how many were */
-    uint32_t frame;     /* -EEXIST: frame of the first page in conflict, */
+    index_entry shadow; /* newest shadow replaced or split, ENTRY_NONE if none */
+    uint32_t shadows;   /* how many were */
+    uint32_t frame;     /* -EEXIST: frame of the first page in conflict, UINT32_MAX if there was none */
     uint64_t page;      /* and that page */
 };
 
 /*
- * Enter the extent of 2^order pages at page (a multiple of 2^order, order <= INDEX_ORDER_MAX) in one walk under the
- * lock: conflict check, shadows met, and position come out of the same descent (after K. Song's "mm/filemap: optimize
- * filemap folio adding", Linux 6.10). 0; -EEXIST: something live is in the range, nothing was changed. The magazine
- * must have been filled; at most INSERT_NODES of it are used, none on -EEXIST. A larger shadow is split along the path
- * only; its other pages keep it.
+ * Enter the extent of 2^order pages at page (a multiple of 2^order, order <= INDEX_ORDER_MAX) in one walk: conflict
+ * check, shadows met, and position come out of the same descent, under the lock of the node that the extent belongs
+ * into (after K. Song's "mm/filemap: optimize filemap folio adding", Linux 6.10). 0; -EEXIST: something live is in the
+ * range, nothing was changed. At most INSERT_NODES of the magazine are used, none on -EEXIST. A larger shadow is split
+ * along the path only; its other pages keep it.
  */
 int bpi_index_insert(struct index *, uint64_t page, unsigned order, uint32_t frame, struct node_magazine *,
                      struct index_insert *);
 
 /*
- * Take out the extent that was entered with this page, order and frame; leaves `shadow`, or nothing (ENTRY_NONE).
- * false: there is no such extent (nothing changed). Needs no memory.
+ * Enter n extents of 2^order pages, one after the other from page on, with these frames: one walk for all that go into
+ * one node. Returns how many were entered. Less than n: the next one met something live (met->frame), or the magazine
+ * ran low (fill it and go on).
+ */
+unsigned bpi_index_insert_run(struct index *, uint64_t page, unsigned order, const uint32_t frame[], unsigned n,
+                              struct node_magazine *, struct index_insert *);
+
+/*
+ * Take out the extent that was entered (or split off) with this page, order and frame; leaves `shadow`, or nothing
+ * (ENTRY_NONE). false: there is no such extent, or it is part of a larger one (nothing changed). Needs no memory. A
+ * node that is left with the same shadow in all its slots becomes one shadow of its parent.
  */
 bool bpi_index_erase(struct index *, uint64_t page, unsigned order, uint32_t frame, index_entry shadow);
+
+/*
+ * Lead the pages of an extent to other frames (it was moved). Marks stay. Slot after slot: a reader may see the old
+ * frame at one page and the new one at the next. false: there is no such extent, nothing changed.
+ */
+bool bpi_index_replace(struct index *, uint64_t page, unsigned order, uint32_t frame, uint32_t to);
+
+/*
+ * Make the 2^order pages at page an entry of their own, cut out of the larger extent or shadow that holds them: along
+ * the path only, into as few pieces as can be, through any number of levels. No page's answer changes, and every piece
+ * has the marks that the extent had. 0, also if it was one already; -ENOENT: nothing is there; -ERANGE: smaller entries
+ * are.
+ */
+int bpi_index_split(struct index *, uint64_t page, unsigned order, struct node_magazine *);
 
 /* Drop up to n of the nodes that hold only shadows, oldest first; how many were dropped. */
 unsigned bpi_index_reclaim(struct index *, unsigned n);
 
-/*
- * First live entry at or after a page: true, its page (of the slot, not of the extent: every slot of an extent is
- * found) and frame. Takes the lock; walks over nothing and shadows in steps of whole slots.
- */
-bool bpi_index_next(struct index *, uint64_t from, uint64_t *page, uint32_t *frame);
+/* ---- looking around: exact at the moment of the call; each takes locks of nodes for a moment ---- */
 
-/* The order of the entry covering a page, 0 if none; for tests. Takes the lock. */
+/* A live extent, or a piece that was split off one. */
+struct index_item {
+    uint64_t page; /* the first of it */
+    uint32_t frame;
+    unsigned order;
+};
+
+/* The extent that covers a page. */
+bool bpi_index_find(struct index *, uint64_t page, struct index_item *);
+/* The first live extent that ends at or after a page; the last one that begins at or before it. */
+bool bpi_index_next(struct index *, uint64_t from, struct index_item *);
+bool bpi_index_previous(struct index *, uint64_t from, struct index_item *);
+
+/* The order of the entry that covers a page, shadows too; 0 if none. */
 unsigned bpi_index_order(struct index *, uint64_t page);
 
-/* Invariants: counts, parents, continuation bits, minimal height, list membership. Takes the lock. */
-bool bpi_index_check(struct index *);
+/*
+ * Forget the shadows that lie wholly in first..last, up to the first live extent that overlaps with it. true: there is
+ * one, in *met; once it is dealt with, go on behind it. false: that was all.
+ */
+bool bpi_index_discard(struct index *, uint64_t first, uint64_t last, struct index_item *met);
+
+/* ---- marks ---- */
+
+/* Set or clear a mark of the extent that covers a page. Whether there is an extent; whether it had the mark. */
+bool bpi_index_mark(struct index *, uint64_t page, enum index_mark);
+bool bpi_index_unmark(struct index *, uint64_t page, enum index_mark);
+bool bpi_index_marked(struct index *, uint64_t page, enum index_mark);
+bool bpi_index_any_marked(struct index *, enum index_mark);
+
+/* The first marked extent that ends at or after a page. Passes over subtrees without marked ones. */
+bool bpi_index_next_marked(struct index *, uint64_t from, enum index_mark, struct index_item *);
+
+/*
+ * Give the mark `to` to all extents of first..last that have the mark `if_marked`, as many as `most` in one call.
+ * Returns how many; where to go on is in *next (last + 1, or UINT64_MAX at the end of all pages, when done).
+ */
+unsigned bpi_index_mark_those(struct index *, uint64_t first, uint64_t last, enum index_mark if_marked,
+                              enum index_mark to, unsigned most, uint64_t *next);
+
+/* ---- for tests and bp_pool_check ---- */
+
+/* Invariants (tree.h). Locks the whole tree for as long as it takes. *live: how many extents are present; may be NULL.
+ */
+bool bpi_index_check(struct index *, uint64_t *live);
 
 #endif

@@ -125,11 +125,19 @@ static void give(struct index_nodes *n, uint32_t node)
     n->free_count++;
 }
 
-static void make_blank(struct index_nodes *n, uint32_t node)
+static void make_blank(struct index_nodes *n, uint32_t node, bool fresh)
 {
-    for (unsigned i = 0; i < INDEX_SLOTS; i++)
-        atomic_store_explicit(&n->slot[node][i], ENTRY_NONE, memory_order_relaxed);
-    n->head[node] = (struct node_head){.parent = NODE_NONE, .older = NODE_NONE, .newer = NODE_NONE};
+    if (fresh) { /* it is blank; but the first touch of memory is slow, so here and under no lock */
+        atomic_store_explicit(&n->slot[node][0], ENTRY_NONE, memory_order_relaxed);
+        n->head[node].used = 0;
+        return;
+    }
+    slots_fill(n->slot[node], ENTRY_NONE);
+    /* not the lock and the owner, which somebody may be asking who comes by an old guess */
+    n->head[node].used = n->head[node].shadows = 0;
+    n->head[node].listed = false;
+    n->head[node].cont = 0;
+    memset(n->head[node].mark, 0, sizeof(n->head[node].mark));
 }
 
 /*
@@ -154,17 +162,15 @@ static void collect(struct index_nodes *n, uint32_t need)
 }
 
 /* All that is needed or nothing: a caller that keeps half of it would starve another that does the same. */
-int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
+int bpi_magazine_fill_slow(struct index_nodes *n, struct node_magazine *m)
 {
     uint32_t had = m->count;
-    uint32_t need = had < INSERT_NODES ? INSERT_NODES - had : 0;
+    uint32_t need = INSERT_NODES - had;
     uint32_t want;
-    bool may_wait;
+    uint32_t fresh = 0; /* numbers from here on were never used */
+    bool may_wait = !urcu_bp_read_ongoing();
     int rc = 0;
 
-    if (!need)
-        return 0;
-    may_wait = !urcu_bp_read_ongoing();
     pthread_mutex_lock(&n->lock);
     if (may_wait && n->free_count < need && n->limbo_count >= LIMBO_BATCH)
         pass_grace_period(n);
@@ -174,14 +180,15 @@ int bpi_magazine_fill(struct index_nodes *n, struct node_magazine *m)
         rc = -ENOMEM;
         goto out;
     }
+    fresh = n->fresh;
     want = available(n) < SCARCE ? INSERT_NODES : MAGAZINE_NODES;
     while (m->count < want)
         m->node[m->count++] = take(n);
     atomic_fetch_add_explicit(&n->in_use, m->count - had, memory_order_relaxed);
 out:
     pthread_mutex_unlock(&n->lock);
-    for (uint32_t i = had; i < m->count; i++) /* ours alone, so outside the lock: the first touch of a page is slow */
-        make_blank(n, m->node[i]);
+    for (uint32_t i = had; i < m->count; i++) /* ours alone, so outside the lock */
+        make_blank(n, m->node[i], m->node[i] >= fresh);
     return rc;
 }
 

@@ -24,6 +24,19 @@ static const struct bench_case *const all_cases[] = {
     &bench_descriptor_layout,
     &bench_descriptor_layout_dependent,
     &bench_index_lookup,
+    &bench_index_lookup_near,
+    &bench_index_insert,
+    &bench_index_insert_shadow,
+    &bench_index_insert_split,
+    &bench_index_insert_exists,
+    &bench_index_insert_run,
+    &bench_index_insert_two,
+    &bench_index_erase,
+    &bench_index_batch_1,
+    &bench_index_batch_4,
+    &bench_index_batch_16,
+    &bench_index_batch_31,
+    &bench_fault_init,
 };
 
 static void usage(FILE *to)
@@ -33,7 +46,8 @@ static void usage(FILE *to)
           "\n"
           "  --ops N        operations per round, variant and thread (default: the case's)\n"
           "  --rounds R     rounds over the variants, after one to warm up (default 7)\n"
-          "  --threads T    threads that each run the operations, each with a session (default 1)\n"
+          "  --threads T    threads that each run the operations, each with a session (default: the case's,\n"
+          "                 mostly 1)\n"
           "  --bytes SIZE   size of what is accessed; K, M, G are powers of 1024 (default: the case's)\n"
           "  --variant V    only these, with commas between them; one with --rounds 1 runs without warm-up, for\n"
           "                 counting instructions: valgrind --tool=callgrind --toggle-collect=bench_measure\n"
@@ -181,13 +195,15 @@ static int run_all(const struct bench *options, const struct bench_case *const c
     for (unsigned i = 0; i < count; i++) {
         const struct bench_case *c = chosen[i];
         uint64_t wanted = options->bytes ? options->bytes : c->bytes;
+        unsigned threads = options->threads ? options->threads : c->threads ? c->threads : 1;
 
-        if (open && (open != c->fixture || bytes != wanted)) {
+        if (open && (open != c->fixture || bytes != wanted || b.threads != threads)) {
             open->close(fixture);
             open = NULL;
         }
         b.ops = options->ops ? options->ops : c->ops;
         b.bytes = bytes = wanted;
+        b.threads = threads;
         if (!open) {
             fixture = NULL;
             if (c->fixture->open(&b, &fixture)) {
@@ -236,7 +252,7 @@ int main(int argc, char **argv)
         {"dir", required_argument, NULL, 'd'},     {"file", required_argument, NULL, 'f'},
         {"io", required_argument, NULL, 'i'},      {"list", no_argument, NULL, 'l'},
         {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
-    struct bench b = {.rounds = ROUNDS_DEFAULT, .threads = 1, .dir = getenv("TMPDIR")};
+    struct bench b = {.rounds = ROUNDS_DEFAULT, .dir = getenv("TMPDIR")};
     const struct bench_case *chosen[64];
     unsigned count;
     int option;

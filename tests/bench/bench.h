@@ -17,7 +17,9 @@
  *   resident.c, hit.c, dependent.c             pages that are all in memory
  *   huge.c, scan.c                             the same on small pages; whole extents in sequence
  *   miss.c, bare_uring.c                       pages that are not in memory, and liburing alone
- *   layout.c, lookup.c                         models: descriptors of several sizes; the index alone
+ *   layout.c                                   a model: descriptors of several sizes
+ *   lookup.c, insert.c, batch.c                the index alone
+ *   publish.c                                  what a fault does to its frame before anybody sees it
  */
 #ifndef TESTS_BENCH_BENCH_H
 #define TESTS_BENCH_BENCH_H
@@ -43,7 +45,7 @@ struct bench {
     const char *dir;      /* where files are made */
     const char *file;     /* existing file for the misses; NULL: make one */
     unsigned rounds;
-    unsigned threads;
+    unsigned threads; /* 0: the case's default */
     enum bp_io io;
     bool json;
 };
@@ -69,6 +71,8 @@ struct bench_fixture {
     void (*close)(void *fixture); /* of NULL: nothing */
     int (*thread_open)(struct bench_thread *);
     void (*thread_close)(struct bench_thread *); /* also after a thread_open that failed */
+    /* Before each turn, untimed: everything as it was, for loops that change what they work on. May be NULL itself. */
+    int (*prepare)(struct bench_thread *);
     /* After the rounds: whether what was measured was what was meant. 0, or -1 after bench_error(). */
     int (*check)(void *fixture);
     /* Why a variant cannot run here, or NULL. May be NULL itself. */
@@ -101,6 +105,7 @@ struct bench_case {
     uint64_t bytes; /* default; 0: has no size */
     enum bench_clock clock;
     enum bench_rate rate;
+    unsigned threads; /* default; 0: one */
 };
 
 #define BENCH_COUNT(array) (unsigned)(sizeof(array) / sizeof((array)[0]))
@@ -112,7 +117,11 @@ extern const struct bench_case bench_hit_huge;
 extern const struct bench_case bench_miss;
 extern const struct bench_case bench_scan_warm;
 extern const struct bench_case bench_descriptor_layout, bench_descriptor_layout_dependent;
-extern const struct bench_case bench_index_lookup;
+extern const struct bench_case bench_index_lookup, bench_index_lookup_near;
+extern const struct bench_case bench_index_insert, bench_index_insert_exists, bench_index_insert_shadow,
+    bench_index_insert_split, bench_index_insert_run, bench_index_insert_two, bench_index_erase;
+extern const struct bench_case bench_index_batch_1, bench_index_batch_4, bench_index_batch_16, bench_index_batch_31;
+extern const struct bench_case bench_fault_init;
 
 /* ---- run.c ---- */
 

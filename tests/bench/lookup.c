@@ -72,6 +72,35 @@ static int look_guess(struct bench_thread *t, uint64_t ops)
     return 0;
 }
 
+/* Page after page: what a scan of single pages does. */
+static int near_index(struct bench_thread *t, uint64_t ops)
+{
+    const struct lookup *l = t->fixture;
+    uint64_t page = t->page;
+    uint64_t sum = 0;
+
+    while (ops--)
+        sum += bpi_index_load(&l->index, page++ % ENTRIES);
+    t->page = page % ENTRIES;
+    t->sum += sum;
+    return 0;
+}
+
+/* The same with the last leaf remembered. */
+static int near_recall(struct bench_thread *t, uint64_t ops)
+{
+    const struct lookup *l = t->fixture;
+    struct index_memory memory = {0};
+    uint64_t page = t->page;
+    uint64_t sum = 0;
+
+    while (ops--)
+        sum += index_recall(&l->index, page++ % ENTRIES, &memory);
+    t->page = page % ENTRIES;
+    t->sum += sum;
+    return 0;
+}
+
 /* Page numbers are dense, but the table does not know: one multiplication, the upper half folded in. */
 static inline unsigned long hash(uint64_t page)
 {
@@ -240,3 +269,16 @@ const struct bench_case bench_index_lookup = {.name = "index-lookup",
                                               .variant_count = BENCH_COUNT(variants),
                                               .ops = 1000000,
                                               .clock = BENCH_CPU};
+
+static const struct bench_variant near_variants[] = {
+    {.name = "load", .loop = near_index},
+    {.name = "remembered-leaf", .loop = near_recall},
+};
+
+const struct bench_case bench_index_lookup_near = {.name = "index-lookup-near",
+                                                   .text = "page number to entry, 524,288 entries, in sequence",
+                                                   .fixture = &fixture,
+                                                   .variant = near_variants,
+                                                   .variant_count = BENCH_COUNT(near_variants),
+                                                   .ops = 1000000,
+                                                   .clock = BENCH_CPU};

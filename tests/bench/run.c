@@ -24,7 +24,8 @@ struct turn {
 struct crew {
     const struct bench *bench;
     const struct bench_case *bench_case;
-    pthread_barrier_t barrier;
+    pthread_barrier_t barrier; /* of the threads and the one that leads them */
+    pthread_barrier_t ready;   /* of the threads alone */
     bench_loop *loop; /* of this turn; NULL: go home */
     unsigned count;
     struct bench_thread thread[BENCH_THREADS_MAX];
@@ -81,12 +82,27 @@ int bench_measure(bench_loop *loop, struct bench_thread *t, uint64_t ops)
     return rc;
 }
 
+/* Everything as it should be before the clock starts. Nobody starts before all are ready. */
+static int get_ready(struct crew *crew, unsigned i)
+{
+    const struct bench_fixture *fixture = crew->bench_case->fixture;
+    int rc = 0;
+
+    if (fixture->prepare)
+        rc = fixture->prepare(&crew->thread[i]);
+    else if (leads_in(crew))
+        rc = crew->loop(&crew->thread[i], crew->bench->ops);
+    if (fixture->prepare && crew->started)
+        pthread_barrier_wait(&crew->ready);
+    return rc;
+}
+
 static void take_turn(struct crew *crew, unsigned i)
 {
     struct turn *turn = &crew->turn[i];
     uint64_t cpu_ns;
 
-    turn->rc = leads_in(crew) ? crew->loop(&crew->thread[i], crew->bench->ops) : 0;
+    turn->rc = get_ready(crew, i);
     if (turn->rc)
         return;
     cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
@@ -136,6 +152,7 @@ static int crew_open(struct crew *crew, const struct bench *b, const struct benc
         return first_error(crew) ? bench_code(first_error(crew), "opening the thread's session or ring") : 0;
     }
     pthread_barrier_init(&crew->barrier, NULL, crew->count + 1);
+    pthread_barrier_init(&crew->ready, NULL, crew->count);
     for (unsigned i = 0; i < crew->count; i++) {
         int rc = pthread_create(&crew->handle[i], NULL, crew_member, &crew->thread[i]);
 
@@ -160,6 +177,7 @@ static void crew_close(struct crew *crew)
     for (unsigned i = 0; i < crew->started; i++)
         pthread_join(crew->handle[i], NULL);
     pthread_barrier_destroy(&crew->barrier);
+    pthread_barrier_destroy(&crew->ready);
 }
 
 static void turn_report_error(const struct crew *crew, const char *variant)
@@ -204,7 +222,7 @@ static int crew_turn(struct crew *crew, const struct bench_variant *v, struct be
     sample->wall = (double)(end_ns - start_ns) / ops;
     sample->cpu = (double)cpu_ns / ops / crew->count;
     /* the process' includes what others do for the loop (a pool's threads), but also a lead-in */
-    sample->process_cpu = leads_in(crew) ? sample->cpu : (double)process_ns / ops / crew->count;
+    sample->process_cpu = leads_in(crew) || crew->bench_case->fixture->prepare ? sample->cpu : (double)process_ns / ops / crew->count;
     return 0;
 }
 

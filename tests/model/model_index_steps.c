@@ -4,11 +4,12 @@
  * fast reader would see that comes in between; and slow readers are moved on by a level now and then, so that they
  * stand inside nodes while these are emptied, taken out, split above them and linked elsewhere.
  *
- *   fast   during one operation a page reads what it was before, and from some store on what it is after; never
- * anything else, never back slow   a walk that began at one store and ended at a later one answers with something the
- * page was in between
+ * fast: during one operation a page reads what it was before, and from some store on what it is after; never anything
+ * else, and never back.
  *
- *   model_index_steps [SEED]    BP_STRESS_SECONDS: 4 by default
+ * slow: a walk that began at one store and ended at a later one answers with something the page was in between.
+ *
+ *   model_index_steps [SEED]    BP_STRESS_SECONDS: 3 by default
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,6 +25,7 @@
 #define WATCHED    40u
 #define WALKERS    48u
 #define EXTENTS    64u
+#define RUN        8u
 #define VALUES_MAX 12u
 #define BATCH_OPS  60u /* in one read-side section: nodes are not reused within it */
 
@@ -200,15 +202,128 @@ static void do_insert(void)
                 fail("a conflict changed page %#" PRIx64, watched[i].page);
 }
 
+/* As far as there is nothing in the way. */
+static void do_run(void)
+{
+    unsigned order = below(2) ? 0 : below(8);
+    uint64_t page = some_page() & ~mask_of(order) & ~(1ull << 63);
+    uint32_t frame[RUN];
+    unsigned n = 1 + below(EXTENTS - extents < RUN ? EXTENTS - extents : RUN);
+    struct index_insert met;
+
+    for (unsigned i = 0; i < n; i++)
+        frame[i] = below(1u << 11) << INDEX_ORDER_MAX;
+    n = bpi_index_insert_run(&x, page, order, frame, n, &magazine, &met);
+    for (unsigned i = 0; i < n; i++)
+        extent[extents++] = (struct extent){page + ((uint64_t)i << order), frame[i], order};
+}
+
+/* In half of the cases a shadow like many others, so that nodes become one. */
 static void do_erase(void)
 {
     unsigned i = below(extents);
     struct extent e = extent[i];
-    index_entry shadow = below(4) ? entry_of_shadow(below(1u << 20), e.order, below(4)) : ENTRY_NONE;
+    index_entry shadow = ENTRY_NONE;
 
+    if (below(4))
+        shadow = below(2) ? entry_of_shadow(7, 0, 0) : entry_of_shadow(below(1u << 20), e.order, below(4));
     extent[i] = extent[--extents];
     if (!bpi_index_erase(&x, e.page, e.order, e.frame, shadow))
         fail("order %u at %#" PRIx64 " cannot be erased", e.order, e.page);
+}
+
+static void do_replace(void)
+{
+    struct extent *e = &extent[below(extents)];
+    uint32_t to = below(1u << 11) << INDEX_ORDER_MAX;
+
+    if (!bpi_index_replace(&x, e->page, e->order, e->frame, to))
+        fail("order %u at %#" PRIx64 " cannot be replaced", e->order, e->page);
+    e->frame = to;
+}
+
+/* No page may change at all. */
+static void do_split(void)
+{
+    unsigned i = below(extents);
+    struct extent e = extent[i];
+    unsigned order = e.order ? below(e.order) : 0;
+    uint64_t page = e.page + (below(1u << e.order) & ~mask_of(order));
+
+    if (EXTENTS - extents < e.order)
+        return;
+    if (bpi_index_split(&x, page, order, &magazine))
+        fail("order %u at %#" PRIx64 " cannot be split", e.order, e.page);
+    while (e.order > order) {
+        uint64_t half = 1ull << --e.order;
+        struct extent other = e;
+
+        if (page >= e.page + half) {
+            e.page += half;
+            e.frame += (uint32_t)half;
+        } else {
+            other.page += half;
+            other.frame += (uint32_t)half;
+        }
+        extent[extents++] = other;
+    }
+    extent[i] = e;
+    for (i = 0; i < WATCHED; i++)
+        if (watched[i].changes)
+            fail("a split changed page %#" PRIx64, watched[i].page);
+}
+
+/* Shadows that no extent has anything to do with are cut as well. */
+static void do_split_somewhere(void)
+{
+    unsigned order = below(INDEX_ORDER_MAX + 1);
+    uint64_t page = some_page() & ~mask_of(order);
+
+    if (!entry_is_frame(bpi_index_load(&x, page)))
+        bpi_index_split(&x, page, order, &magazine);
+    for (unsigned i = 0; i < WATCHED; i++)
+        if (watched[i].changes)
+            fail("a split changed page %#" PRIx64, watched[i].page);
+}
+
+static void do_discard(void)
+{
+    uint64_t first = some_page();
+    uint64_t last = below(4) ? first + below(1u << 14) : UINT64_MAX;
+    struct index_item item;
+
+    if (last >= first && bpi_index_discard(&x, first, last, &item) && item.page > last)
+        fail("a discard met page %#" PRIx64, item.page);
+}
+
+static void do_mark(void)
+{
+    bpi_index_mark(&x, extent[below(extents)].page, (enum index_mark)below(INDEX_MARKS));
+    bpi_index_unmark(&x, extent[below(extents)].page, (enum index_mark)below(INDEX_MARKS));
+}
+
+static void one_operation(void)
+{
+    unsigned what = below(32);
+
+    if (what < 2)
+        bpi_index_reclaim(&x, 1 + below(2));
+    else if (what < 3)
+        do_discard();
+    else if (what < 4)
+        do_split_somewhere();
+    else if (what < 7 && extents < EXTENTS)
+        do_run();
+    else if (extents < EXTENTS && (!extents || what < 17))
+        do_insert();
+    else if (what < 20)
+        do_split();
+    else if (what < 22)
+        do_replace();
+    else if (what < 23)
+        do_mark();
+    else
+        do_erase();
 }
 
 static bool batch(void)
@@ -225,16 +340,11 @@ static bool batch(void)
             return fail("no nodes: %u in use", atomic_load(&nodes.in_use));
         begin();
         atomic_store(&bpi_sync_hook, look);
-        if (below(12) == 0)
-            bpi_index_reclaim(&x, 1 + below(2));
-        else if (extents < EXTENTS && (!extents || below(2)))
-            do_insert();
-        else
-            do_erase();
+        one_operation();
         atomic_store(&bpi_sync_hook, NULL);
     }
     urcu_bp_read_unlock();
-    if (!bpi_index_check(&x))
+    if (!bpi_index_check(&x, NULL))
         fail("bpi_index_check says no");
     return !failure[0];
 }
@@ -269,7 +379,7 @@ int main(int argc, char **argv)
 {
     const char *more = getenv("BP_STRESS_SECONDS");
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL);
-    double seconds = more && atof(more) > 0 ? atof(more) : 4;
+    double seconds = more && atof(more) > 0 ? atof(more) : 3;
     struct timespec from;
     struct timespec now;
     unsigned long grounds = 0;
@@ -285,7 +395,7 @@ int main(int argc, char **argv)
     } while (good && (double)(now.tv_sec - from.tv_sec) + (double)(now.tv_nsec - from.tv_nsec) / 1e9 < seconds);
     if (!good)
         fprintf(stderr, "%s\n", failure);
-    printf("%lu stores, %lu walks (%lu not judged)\n", stores, walks, too_many);
+    printf("fan-out %u: %lu stores, %lu walks (%lu not judged)\n", INDEX_SLOTS, stores, walks, too_many);
     printf("%lu passed, %d failed\n", grounds, good ? 0 : 1);
     return good ? 0 : 1;
 }
