@@ -287,3 +287,38 @@ Test(pool, nobody_depends_on_a_thread_that_sleeps_for_ever)
     }
     data_file_remove(&data);
 }
+
+/* What is remembered of pages that have gone is bounded, whatever passes through; the pages there are need their nodes.
+ */
+Test(pool, a_stream_of_a_hundred_times_the_pool_leaves_a_small_index)
+{
+    enum { MEMORY = 4 << 20, FRAMES = MEMORY / 4096, PAGES = 100 * FRAMES };
+    char path[] = "bp-test-XXXXXX";
+    int fd = mkstemp(path);
+    bp_pool *pool = open_pool(MEMORY, BP_IO_TRY, 0);
+    bp_session *s = open_session(pool, "stream");
+    uint64_t most = 0;
+    bp_file *file;
+
+    cr_assert(fd >= 0 && ftruncate(fd, (off_t)PAGES * 4096) == 0); /* a hole: reading costs little */
+    file = open_file(pool, path, 0);
+    for (uint64_t page = 0; page < PAGES; page += 32) {
+        uint64_t pages[32];
+        struct bp_view view[32];
+        uint64_t nodes;
+
+        for (unsigned i = 0; i < 32; i++)
+            pages[i] = page + i;
+        cr_assert_eq(bp_read_many(s, file, pages, 32, view), 0, "page %lu: %s", (unsigned long)page,
+                     bp_session_error(s));
+        nodes = stat_of(pool, "index_nodes");
+        most = nodes > most ? nodes : most;
+    }
+    cr_expect_geq(stat_of(pool, "evictions"), PAGES - FRAMES, "it did not fit");
+    /* shadows: one node for 16 frames and 64; pages: one for 64 and those at the edges; magazines of the session */
+    cr_expect_leq(most, FRAMES / 16 + 64 + FRAMES / 64 + 64, "%lu nodes", (unsigned long)most);
+    cr_assert_eq(bp_session_close(s), 0);
+    close_all(pool);
+    close(fd);
+    unlink(path);
+}
