@@ -2,10 +2,10 @@
 /*
  * The index alone: entering pages, each thread in its own part of one file, a tree of four levels.
  *
- *   multi-walk   what one writes who has a tree with lookup, order, split and store: look what is there; if that is a
- *                shadow, ask how large it is, and split it if it is too large; then store. Two walks over nothing,
- * three over a shadow, four over a larger one; each on the same tree, as fast as it is one-walk     bpi_index_insert:
- * conflict, order and position out of one descent under one lock
+ *   multi-walk   how pages were added before: ask how large what is there is, since nodes to split it have to be had
+ *                first; look whether it is live; ask again if it is a shadow, since nobody held anything meanwhile,
+ *                and split it if it is too large; then store. Each on the same tree, as fast as it is
+ *   one-walk     bpi_index_insert: conflict, order and position out of one descent under one lock
  *
  * Before each turn everything is put back as it was, untimed.
  */
@@ -51,16 +51,13 @@ static int look_then_store(struct bench_thread *t, uint64_t page)
 {
     struct insert *f = t->fixture;
     struct node_magazine *m = t->local;
+    int rc = bpi_index_order(&f->index, page) > 0 ? bpi_magazine_fill(&f->nodes, m) : 0;
     index_entry e = bpi_index_load(&f->index, page);
-    int rc = 0;
 
     if (entry_is_frame(e))
         return -EEXIST;
-    if (e != ENTRY_NONE && bpi_index_order(&f->index, page) > 0) {
-        rc = bpi_magazine_fill(&f->nodes, m);
-        if (!rc)
-            rc = bpi_index_split(&f->index, page, 0, m);
-    }
+    if (!rc && e != ENTRY_NONE && bpi_index_order(&f->index, page) > 0)
+        rc = bpi_index_split(&f->index, page, 0, m);
     return rc ? rc : store(t, page);
 }
 
