@@ -63,8 +63,7 @@ static inline bool pin(void *arg, size_t before, uint64_t page, index_entry e, u
     uint64_t many;
 
     p->entry[before] = e;
-    if (likely((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_HEAT | FRAME_ORDER)) == (FRAME_BOUND | FRAME_HEAT)) &&
-        likely(frame_id(f) == page) && likely(pin_hot(f, seen)))
+    if (likely(((seen + 1) & BP_HOT_GET) == 0) && likely(frame_id(f) == page) && likely(pin_hot(f, seen)))
         return true;
     if (!pin_any(f, page, &many))
         return false;
