@@ -259,11 +259,13 @@ int bpi_file_drop(bp_file *file, uint64_t *pinned)
 {
     uint64_t deadline = bpi_now_ns() + file->pool->wait_ns;
     struct index_item item;
+    uint64_t page = 0;
 
     *pinned = count_pinned(file);
     if (*pinned)
         return -EBUSY;
-    while (bpi_index_next(&file->index, 0, &item)) {
+    while (bpi_index_next(&file->index, page, &item)) {
+        page = item.page; /* what lies before is shadows only, and may be long */
         if (!drop_extent(file, item.frame) && bpi_now_ns() > deadline) {
             *pinned = count_pinned(file);
             return *pinned ? -EBUSY : -ETIMEDOUT;
