@@ -188,6 +188,36 @@ Test(index_meetings, what_is_marked_changes_before_it_is_erased)
         act_out(&(struct play){"index:erase_marked", true, marked_setup, evict_70, change_70, verify_70});
 }
 
+/* A marked page 0 that is alone when its turn comes: its marks are the root's by then. */
+
+static void marked_0_setup(void)
+{
+    MUST(put(0, 0, 5) == 0 && put(4096, 0, 2) == 0 && bpi_index_mark(&x, 0, INDEX_DIRTY), "marked");
+}
+
+static void evict_0(struct actor *who)
+{
+    erase_as(who, 0, 0, 5, what ? S : ENTRY_NONE);
+}
+
+static void erase_4096(struct actor *who)
+{
+    erase_as(who, 4096, 0, 2, ENTRY_NONE);
+}
+
+static void verify_0_gone(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result == 1 && b.result == 1 && load(0) == (what ? S : ENTRY_NONE) && height() == 0, "page 0");
+    MUST(put(0, 0, 6) == 0 && !dirty(0) && !bpi_index_any_marked(&x, INDEX_DIRTY), "who comes next has no mark");
+}
+
+Test(index_meetings, marked_page_0_is_alone_when_it_is_erased)
+{
+    for (what = 0; what < 2; what++)
+        act_out(&(struct play){"index:erase_marked", true, marked_0_setup, evict_0, erase_4096, verify_0_gone});
+}
+
 /* Copying marks. */
 
 static void two_dirty_setup(void)
