@@ -292,6 +292,29 @@ Test(index_meetings, first_of_two_marked_goes)
     }
 }
 
+static void lone_dirty_setup(void)
+{
+    MUST(put(0, 0, 5) == 0 && bpi_index_mark(&x, 0, INDEX_DIRTY), "page 0");
+}
+
+static void another_page_0(struct actor *who)
+{
+    erase_as(who, 0, 0, 5, ENTRY_NONE);
+    insert_as(who, 0, 0, 6);
+}
+
+static void verify_page_0_is_clean(bool b_first)
+{
+    (void)b_first;
+    MUST(is(0, 6) && !bpi_index_any_marked(&x, INDEX_TO_WRITE) && a.result == 0, "a clean page is to be written");
+}
+
+Test(index_meetings, lone_marked_page_0_is_another)
+{
+    act_out(
+        &(struct play){"index:mark_those", true, lone_dirty_setup, copy_marks, another_page_0, verify_page_0_is_clean});
+}
+
 static void dirty_page_0_setup(void)
 {
     MUST(put(0, 0, 5) == 0 && bpi_index_mark(&x, 0, INDEX_DIRTY), "page 0 is dirty");
@@ -330,6 +353,57 @@ Test(index_meetings, marked_page_0_is_always_found)
         act_out(
             &(struct play){"index:next_marked", true, dirty_page_0_setup, next_dirty, change_height, a_found_page_0});
         act_out(&(struct play){"index:store", false, dirty_page_0_setup, change_height, next_dirty, b_found_page_0});
+    }
+}
+
+/* ---- looking around while the tree becomes lower and higher ---- */
+
+static void near_and_far_setup(void)
+{
+    MUST(put(10, 0, 1) == 0 && put(5000, 0, 2) == 0, "two pages");
+}
+
+static void last_of_all(struct actor *who)
+{
+    who->result = bpi_index_previous(&x, LAST, &who->item);
+}
+
+static void first_from_11(struct actor *who)
+{
+    who->result = bpi_index_next(&x, 11, &who->item);
+}
+
+static void change_far(struct actor *who)
+{
+    if (what != 1)
+        erase_as(who, 5000, 0, 2, ENTRY_NONE);
+    if (what == 2)
+        insert_as(who, 0, 0, 4);
+    if (what != 0)
+        insert_as(who, 1ull << 30, 0, 3);
+}
+
+static void verify_last(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result, "page 10 was there all the time");
+    MUST(a.item.page == 10 || (what == 1 && a.item.page == 5000) || (what != 0 && a.item.page == 1ull << 30),
+         "variant %u: page %lu", what, (unsigned long)a.item.page);
+}
+
+static void verify_first(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result == (what != 0) || (a.result && a.item.page == 5000), "variant %u: %d", what, a.result);
+    MUST(!a.result || a.item.page == 5000 || (what == 2 && a.item.page == 1ull << 30), "variant %u: page %lu", what,
+         (unsigned long)a.item.page);
+}
+
+Test(index_meetings, height_changes_while_somebody_looks)
+{
+    for (what = 0; what <= 2; what++) {
+        act_out(&(struct play){"index:guessed", true, near_and_far_setup, last_of_all, change_far, verify_last});
+        act_out(&(struct play){"index:guessed", true, near_and_far_setup, first_from_11, change_far, verify_first});
     }
 }
 
