@@ -425,6 +425,7 @@ static void old_shadows_setup(void)
     MUST(put(0, 0, 1) == 0, "page 0");
     put_shadow(70, 0, S);
     put_shadow(71, 0, T);
+    put_shadow(76, 2, T);
     put_shadow(4096, 0, T);
     MUST(atomic_load(&nodes.shadow_only) == 2, "two leaves of shadows");
 }
