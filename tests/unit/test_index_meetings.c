@@ -74,6 +74,7 @@ Test(index_meetings, growing_and_marking)
             act_out(&(struct play){"index:link", false, setup[i], grow_far, change_mark_of_0, verify_mark_of_0});
         }
         act_out(&(struct play){"index:mark", true, leaf_setup, change_mark_of_0, grow_far, verify_mark_of_0});
+        act_out(&(struct play){"index:marking", false, leaf_setup, change_mark_of_0, grow_far, verify_mark_of_0});
     }
 }
 
@@ -290,6 +291,31 @@ Test(index_meetings, first_of_two_marked_goes)
             act_out(&(struct play){"index:next_marked", true, two_dirty_setup, next_dirty, change_first_dirty,
                                    verify_next_dirty});
     }
+}
+
+static void dirty_0_and_4096_setup(void)
+{
+    MUST(put(0, 0, 5) == 0 && put(4096, 0, 2) == 0, "two pages");
+    MUST(bpi_index_mark(&x, 0, INDEX_DIRTY) && bpi_index_mark(&x, 4096, INDEX_DIRTY), "both dirty");
+}
+
+static void erase_0(struct actor *who)
+{
+    erase_as(who, 0, 0, 5, ENTRY_NONE);
+}
+
+static void verify_any_dirty(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result && (a.item.page == 0 || a.item.page == 4096), "page 4096 was dirty all the time");
+}
+
+Test(index_meetings, marked_page_0_goes_while_it_is_looked_for)
+{
+    act_out(&(struct play){"index:next_marked", true, dirty_0_and_4096_setup, next_dirty, erase_0, verify_any_dirty});
+    place_is_rare = true; /* one look is enough now, and no guess is made */
+    act_out(&(struct play){"index:guessed", true, dirty_0_and_4096_setup, next_dirty, erase_0, verify_any_dirty});
+    place_is_rare = false;
 }
 
 static void lone_dirty_setup(void)
