@@ -38,11 +38,6 @@ bool bpi_index_walk(const struct index *x, uint64_t page, const _Atomic index_en
     return index_walk(x, page, slot, e);
 }
 
-static uint32_t node_of_slot(const struct index *x, const _Atomic index_entry *slot)
-{
-    return (uint32_t)((slot - x->nodes->slot[0]) / (ptrdiff_t)INDEX_SLOTS);
-}
-
 void bpi_index_prefetch(const struct index *x, uint64_t page)
 {
     index_entry leaf;
@@ -62,8 +57,23 @@ index_entry bpi_index_remember(const struct index *x, uint64_t page, struct inde
     if (!index_reach(x, page, &slot, &e))
         return e;
     m->other = ~(page & ~(uint64_t)(INDEX_SLOTS - 1));
-    m->leaf = entry_of_node(node_of_slot(x, slot));
+    m->leaf = entry_of_node((uint32_t)(index_head_of(x, slot) - x->head));
     return atomic_load_explicit(slot, memory_order_acquire);
+}
+
+/* From the top, if need be. With the lock nobody is at work in the leaf but us. */
+struct node_head *bpi_index_hold_slow(struct index *x, uint64_t page, const _Atomic index_entry **slot)
+{
+    uint32_t node = bpi_tree_enter(x, page, 0);
+    struct node_head *h = NULL;
+
+    if (node != NODE_NONE && head_of(x, node)->shift == 0) {
+        h = head_of(x, node);
+        slim_hold(&h->lock);
+        *slot = &x->nodes->slot[node][slot_of(page, 0)];
+    }
+    tree_leave(x, node);
+    return h;
 }
 
 /* ---- rows of slots; the node's lock is held ---- */
@@ -600,6 +610,12 @@ static bool holds_extent(const struct index *x, uint32_t node, uint64_t page, un
            row_is_entry(head_of(x, node), row);
 }
 
+/* A node's lock is taken, so this is final; the root word cannot be held. */
+static bool node_is_held(const struct index *x, uint32_t node)
+{
+    return node != NODE_NONE && slim_is_held(&head_of(x, node)->lock);
+}
+
 static uint64_t marks_in(const struct node_head *h, uint64_t bits)
 {
     return (h->mark[INDEX_DIRTY] | h->mark[INDEX_WRITEBACK] | h->mark[INDEX_TO_WRITE]) & bits;
@@ -616,117 +632,129 @@ static void erase_row(struct index *x, uint32_t node, const struct row *row, ind
 }
 
 /* A marked one: its marks go, up to the top, in the same moment. */
-static bool erase_marked(struct index *x, uint64_t page, unsigned order, const struct row *row, uint32_t frame,
-                         index_entry shadow)
-{
-    struct tree_path p;
-    uint32_t node;
-    bool found;
-
-    SYNC_POINT("index:erase_marked");
-    bpi_tree_lock_path(x, page, &p);
-    while (p.count > 1 && head_of(x, p.node[p.count - 1])->shift < row->shift)
-        slim_lock_give(&head_of(x, p.node[--p.count])->lock);
-    node = p.count ? p.node[p.count - 1] : NODE_NONE;
-    found = holds_extent(x, node, page, order, row, frame);
-    if (found && node != NODE_NONE) {
-        bpi_marks_clear(x, &p, row_bits(row), INDEX_MARKS_ALL);
-        p.count--; /* the node's own lock is for erase_row to give */
-        for (unsigned i = p.count; i--;)
-            slim_lock_give(&head_of(x, p.node[i])->lock);
-        erase_row(x, node, row, shadow);
-        return true;
-    }
-    if (found) {
-        x->root_mark = 0;
-        root_store(x, shadow, 0);
-    }
-    bpi_tree_unlock_path(x, &p);
-    return found;
-}
-
-/* From the node that bpi_tree_enter gave, which is let go of. */
-static bool erase_held(struct index *x, uint32_t node, uint64_t page, unsigned order, uint32_t frame,
-                       index_entry shadow)
+static enum index_gone erase_marked(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow,
+                                    bool unless_held)
 {
     struct row row = row_of(page, order);
-    bool found = holds_extent(x, node, page, order, &row, frame);
+    struct tree_path p;
+    uint32_t node;
+    enum index_gone gone = INDEX_ABSENT;
 
-    if (!found || node == NODE_NONE) {
-        if (found) {
+    bpi_tree_lock_path(x, page, &p);
+    while (p.count > 1 && head_of(x, p.node[p.count - 1])->shift < row.shift)
+        slim_lock_give(&head_of(x, p.node[--p.count])->lock);
+    node = p.count ? p.node[p.count - 1] : NODE_NONE;
+    if (holds_extent(x, node, page, order, &row, frame)) {
+        gone = unless_held && node_is_held(x, node) ? INDEX_HELD : INDEX_GONE;
+        if (gone == INDEX_GONE && node != NODE_NONE) {
+            bpi_marks_clear(x, &p, row_bits(&row), INDEX_MARKS_ALL);
+            p.count--; /* the node's own lock is for erase_row to give */
+            for (unsigned i = p.count; i--;)
+                slim_lock_give(&head_of(x, p.node[i])->lock);
+            erase_row(x, node, &row, shadow);
+            return gone;
+        }
+        if (gone == INDEX_GONE) {
             x->root_mark = 0;
             root_store(x, shadow, 0);
         }
-        tree_leave(x, node);
-        return found;
     }
-    if (unlikely(marks_in(head_of(x, node), row_bits(&row)) != 0)) {
-        slim_lock_give(&head_of(x, node)->lock);
-        return erase_marked(x, page, order, &row, frame, shadow);
-    }
-    erase_row(x, node, &row, shadow);
-    return true;
+    bpi_tree_unlock_path(x, &p);
+    return gone;
 }
 
-static __attribute__((noinline)) bool erase_any(struct index *x, uint64_t page, unsigned order, uint32_t frame,
-                                                index_entry shadow)
+static __attribute__((noinline)) enum index_gone erase_any(struct index *x, uint64_t page, unsigned order,
+                                                           uint32_t frame, index_entry shadow, bool unless_held)
 {
-    return erase_held(x, bpi_tree_enter(x, page, order / INDEX_SHIFT * INDEX_SHIFT), page, order, frame, shadow);
+    struct row row = row_of(page, order);
+    uint32_t node = bpi_tree_enter(x, page, row.shift);
+    enum index_gone gone = INDEX_ABSENT;
+    bool marked = false;
+
+    if (holds_extent(x, node, page, order, &row, frame)) {
+        gone = unless_held && node_is_held(x, node) ? INDEX_HELD : INDEX_GONE;
+        marked = node == NODE_NONE ? x->root_mark != 0 : marks_in(head_of(x, node), row_bits(&row)) != 0;
+    }
+    if (gone == INDEX_GONE && !marked && node != NODE_NONE) {
+        erase_row(x, node, &row, shadow);
+        return gone;
+    }
+    if (gone == INDEX_GONE && !marked)
+        root_store(x, shadow, 0);
+    tree_leave(x, node);
+    if (gone != INDEX_GONE || !marked)
+        return gone;
+    SYNC_POINT("index:erase_marked");
+    return erase_marked(x, page, order, frame, shadow, unless_held);
 }
 
 /* The last page of a leaf became a shadow: let go of it. It was not on the list. */
-static __attribute__((noinline)) bool only_shadows_now(struct index *x, uint32_t node)
+static __attribute__((noinline)) enum index_gone only_shadows_now(struct index *x, uint32_t node)
 {
     bpi_list_change(x, node);
     if (node_is_uniform(x, node))
         bpi_tree_mend(x, node);
     else
         slim_lock_give(&head_of(x, node)->lock);
-    return true;
+    return INDEX_GONE;
 }
 
-/* After something that was held and is not what was meant. */
-static __attribute__((noinline)) bool erase_again(struct index *x, uint64_t page, struct node_head *wrong,
-                                                  uint32_t frame, index_entry shadow)
+/* After something that was taken and is not what was meant. */
+static __attribute__((noinline)) enum index_gone erase_again(struct index *x, uint64_t page, struct node_head *wrong,
+                                                             uint32_t frame, index_entry shadow, bool unless_held)
 {
     slim_lock_give(&wrong->lock);
-    return erase_any(x, page, 0, frame, shadow);
+    return erase_any(x, page, 0, frame, shadow, unless_held);
 }
 
 /* A page out of its leaf that leaves a shadow is what most evictions are; as bpi_index_insert. */
-bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
+static inline __attribute__((always_inline)) enum index_gone erase_page(struct index *x, uint64_t page, uint32_t frame,
+                                                                        index_entry shadow, bool unless_held)
 {
     struct node_head *h;
     _Atomic index_entry *slot;
     unsigned at = slot_of(page, 0);
-    enum leaf_found found = likely(order == 0 && shadow != ENTRY_NONE) ? leaf_enter(x, page, &h, &slot) : LEAF_BUSY;
+    enum leaf_found found = leaf_enter(x, page, &h, &slot);
 
     if (unlikely(found == LEAF_BUSY))
-        return erase_any(x, page, order, frame, shadow);
+        return erase_any(x, page, 0, frame, shadow, unless_held);
     if (unlikely(found == LEAF_WRONG) ||
         unlikely(atomic_load_explicit(slot, memory_order_relaxed) != entry_of_frame(frame)) ||
-        unlikely(slot_has_company(h, at) || marks_in(h, 1ull << at)))
-        return erase_again(x, page, h, frame, shadow);
+        unlikely(slot_has_company(h, at) || marks_in(h, 1ull << at)) || unlikely(unless_held && slim_is_held(&h->lock)))
+        return erase_again(x, page, h, frame, shadow, unless_held);
     leaf_set(slot, shadow);
     if (unlikely(++h->shadows == h->used))
         return only_shadows_now(x, (uint32_t)(h - x->head));
     slim_lock_give(&h->lock);
-    return true;
+    return INDEX_GONE;
+}
+
+bool bpi_index_erase(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
+{
+    if (likely(order == 0 && shadow != ENTRY_NONE))
+        return erase_page(x, page, frame, shadow, false) == INDEX_GONE;
+    return erase_any(x, page, order, frame, shadow, false) == INDEX_GONE;
+}
+
+enum index_gone bpi_index_evict(struct index *x, uint64_t page, unsigned order, uint32_t frame, index_entry shadow)
+{
+    if (likely(order == 0 && shadow != ENTRY_NONE))
+        return erase_page(x, page, frame, shadow, true);
+    return erase_any(x, page, order, frame, shadow, true);
 }
 
 bool bpi_index_replace(struct index *x, uint64_t page, unsigned order, uint32_t frame, uint32_t to)
 {
     struct row row = row_of(page, order);
     uint32_t node = tree_enter(x, page, order);
-    bool found = holds_extent(x, node, page, order, &row, frame);
+    bool may = holds_extent(x, node, page, order, &row, frame) && !node_is_held(x, node);
 
-    if (found && node == NODE_NONE)
+    if (may && node == NODE_NONE)
         root_store(x, entry_of_frame(to), 0);
-    else if (found)
-        for (unsigned i = 0; i < row.count; i++)
-            slot_set(x, node, row.first + i, entry_of_frame(to) + i * frame_step(row.shift));
+    for (unsigned i = 0; may && node != NODE_NONE && i < row.count; i++)
+        slot_set(x, node, row.first + i, entry_of_frame(to) + i * frame_step(row.shift));
     tree_leave(x, node);
-    return found;
+    return may;
 }
 
 /* ---- split ---- */

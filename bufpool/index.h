@@ -327,6 +327,14 @@ static inline __attribute__((always_inline)) bool index_reach(const struct index
     return bpi_index_walk(x, page, slot, e);
 }
 
+/* The head of a node by its entry, which is its number times 4 and the tag: no need to turn it into the number. */
+static inline struct node_head *head_of_entry(const struct index *x, index_entry node)
+{
+    const size_t step = sizeof(struct node_head) / 4;
+
+    return (struct node_head *)(void *)((char *)x->head + (node * step - ENTRY_NODE * step));
+}
+
 /*
  * The shortest way for hits: what the leaf says if it is known, else nothing. Where "nothing" is only a question and
  * the frame confirms all else, no more is needed.
@@ -391,16 +399,36 @@ static inline __attribute__((always_inline)) index_entry index_recall(const stru
     return bpi_index_remember(x, page, m);
 }
 
+/* ---- runs ---- */
+
 /*
- * The pages from `page` to `last` that are there without a gap, `most` extents of them at the most: one walk a leaf,
- * and no step beyond the last page wanted (after Z. Chi's "mm/filemap: reduce unnecessary xarray lookups", 2026). `pin`
- * is called for each extent, the first perhaps in its middle, with how many came before it and the entry of that very
- * page, a frame; it answers how many pages the extent has from there on, or 0 to end the batch before it. Returns how
- * many extents were pinned. Ends at nothing, at a shadow, and where `pin` says so. Lock free; inside a section, or with
- * a pin that confirms the frame.
+ * Called for each extent of a run, the first perhaps in its middle, with how many came before it and the entry of that
+ * very page, a frame; false ends the run before it. Sets *pages, how many the extent has from there on, unless that
+ * is 1.
  */
 typedef bool index_pin(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages);
 
+/* The slots of a leaf from one on, `end` - `count` extents of one page, or the first that has more. */
+static inline __attribute__((always_inline)) bool index_slots_run(const _Atomic index_entry *slot, uint64_t *page,
+                                                                  size_t *count, size_t end, uint64_t *pages,
+                                                                  index_pin *pin, void *arg)
+{
+    for (;; slot++, ++*page) {
+        index_entry e = atomic_load_explicit(slot, memory_order_acquire);
+
+        if (!entry_is_frame(e) || !pin(arg, *count, *page, e, pages))
+            return false;
+        if (++*count == end || *pages != 1)
+            return true;
+    }
+}
+
+/*
+ * The pages from `page` to `last` that are there without a gap, `most` extents of them at the most: one walk a leaf,
+ * and no step beyond the last page wanted (after Z. Chi's "mm/filemap: reduce unnecessary xarray lookups", 2026).
+ * Returns how many extents were pinned. Ends at nothing, at a shadow, and where `pin` says so. Lock free; inside a
+ * section, or with a pin that confirms the frame.
+ */
 static inline __attribute__((always_inline)) size_t index_batch(const struct index *x, uint64_t page, uint64_t last,
                                                                 size_t most, index_pin *pin, void *arg)
 {
@@ -415,18 +443,11 @@ static inline __attribute__((always_inline)) size_t index_batch(const struct ind
 
         if (index_reach(x, page, &slot, &above)) {
             uint64_t room = (page | (INDEX_SLOTS - 1)) - page; /* in the leaf, behind this page */
-            size_t end; /* the count at which to look anew, if all that comes are extents of one page */
 
             room = room < last - page ? room : last - page;
-            end = room < most - count ? count + room + 1 : most;
-            for (const _Atomic index_entry *at = slot;; at++, page++) {
-                index_entry e = atomic_load_explicit(at, memory_order_acquire);
-
-                if (!entry_is_frame(e) || !pin(arg, count, page, e, &pages))
-                    return count;
-                if (++count == end || pages != 1)
-                    break;
-            }
+            /* up to the count at which to look anew, if all that comes are extents of one page */
+            if (!index_slots_run(slot, &page, &count, room < most - count ? count + room + 1 : most, &pages, pin, arg))
+                return count;
         } else {
             if (!entry_is_frame(above) || !pin(arg, count, page, above, &pages))
                 return count;
@@ -436,6 +457,61 @@ static inline __attribute__((always_inline)) size_t index_batch(const struct ind
             return count;
         page += pages;
     }
+}
+
+/*
+ * Holding a leaf pins all that is in it at once: as long as it is held, bpi_index_evict and bpi_index_replace refuse
+ * whatever they find there. Any number of holders; not for long. What is excluded from readers already (a frame that is
+ * being evicted, read or written) is not pinned by it: whoever excludes them must do so before he asks for the index,
+ * and whoever holds must look at the frame after he holds (RULES.md, R15).
+ */
+struct node_head *bpi_index_hold_slow(struct index *, uint64_t page, const _Atomic index_entry **slot);
+
+/* The leaf of a page, held, and the page's slot; NULL: there is none. */
+static inline __attribute__((always_inline)) struct node_head *index_hold(struct index *x, uint64_t page,
+                                                                          const _Atomic index_entry **slot)
+{
+    index_entry leaf;
+    struct node_head *h;
+
+    if (__builtin_expect(page >= x->leaf_pages, 0))
+        return bpi_index_hold_slow(x, page, slot);
+    leaf = atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_acquire);
+    if (__builtin_expect(leaf == ENTRY_NONE, 0))
+        return NULL;
+    h = head_of_entry(x, leaf);
+    *slot = &x->map[index_slots(leaf) + (page & (INDEX_SLOTS - 1))];
+    /* nobody was at work in it, and it is the leaf: so whoever works in it from now on sees that it is held */
+    if (__builtin_expect(!slim_hold(&h->lock), 1) &&
+        __builtin_expect(atomic_load_explicit(&x->leaf[page >> INDEX_SHIFT], memory_order_acquire) == leaf, 1))
+        return h;
+    slim_unhold(&h->lock);
+    return bpi_index_hold_slow(x, page, slot);
+}
+
+static inline void index_unhold(struct node_head *h)
+{
+    slim_unhold(&h->lock);
+}
+
+/* The head of the leaf that a slot is in; node 0's where a walk came upon nothing. */
+static inline struct node_head *index_head_of(const struct index *x, const _Atomic index_entry *slot)
+{
+    size_t at = (size_t)(slot - x->map);
+
+    return &x->head[at < index_slots(ENTRY_NODE) ? 0 : (at - index_slots(ENTRY_NODE)) / INDEX_SLOTS];
+}
+
+/*
+ * Is the leaf of a page held? For who has excluded readers from a frame and would now write to it: false is then final,
+ * as far as this frame is concerned. seq_cst: with the exclusion before, and the holder's look at the frame after.
+ */
+static inline bool index_is_held(const struct index *x, uint64_t page)
+{
+    const _Atomic index_entry *slot;
+    index_entry e;
+
+    return index_reach(x, page, &slot, &e) && slim_is_held(&index_head_of(x, slot)->lock);
 }
 
 /* ---- writers. Thread safe; the magazine is the caller's, filled before (bpi_magazine_fill) ---- */
@@ -473,9 +549,13 @@ unsigned bpi_index_insert_run(struct index *, uint64_t page, unsigned order, con
  */
 bool bpi_index_erase(struct index *, uint64_t page, unsigned order, uint32_t frame, index_entry shadow);
 
+/* The same, unless the extent's leaf is held; then nothing is changed. */
+enum index_gone { INDEX_GONE, INDEX_ABSENT, INDEX_HELD };
+enum index_gone bpi_index_evict(struct index *, uint64_t page, unsigned order, uint32_t frame, index_entry shadow);
+
 /*
  * Lead the pages of an extent to other frames (it was moved). Marks stay. Slot after slot: a reader may see the old
- * frame at one page and the new one at the next. false: there is no such extent, nothing changed.
+ * frame at one page and the new one at the next. false: there is no such extent, or its leaf is held; nothing changed.
  */
 bool bpi_index_replace(struct index *, uint64_t page, unsigned order, uint32_t frame, uint32_t to);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a slim lock does when it is taken: look a little while, then sleep. */
+#include <limits.h>
 #include <linux/futex.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -22,19 +23,23 @@ static void relax(void)
 void bpi_lock_wait(slim_lock *l)
 {
     for (unsigned i = 0; i < SPINS; i++) {
-        uint32_t free = 0;
-
-        if (atomic_load_explicit(l, memory_order_relaxed) == 0 &&
-            atomic_compare_exchange_weak_explicit(l, &free, 1, memory_order_acquire, memory_order_relaxed))
+        if (!(atomic_load_explicit(l, memory_order_relaxed) & SLIM_TAKEN) && slim_lock_try(l))
             return;
         relax();
     }
-    /* taken as 2, since others may sleep as well: at worst one wake too many. acquire: as in slim_lock_take */
-    while (atomic_exchange_explicit(l, 2, memory_order_acquire) != 0)
-        syscall(SYS_futex, (uint32_t *)(void *)l, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 2, NULL, NULL, 0);
+    for (;;) {
+        uint32_t seen = atomic_fetch_or_explicit(l, SLIM_TAKEN | SLIM_WAITED, memory_order_acq_rel);
+
+        /* if it was free it is ours, as one that is waited for, since others may sleep: at worst one wake too many */
+        if (!(seen & SLIM_TAKEN))
+            return;
+        syscall(SYS_futex, (uint32_t *)(void *)l, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, seen | SLIM_WAITED, NULL, NULL, 0);
+    }
 }
 
+/* All of them: whoever still has to wait says so again. */
 void bpi_lock_wake(slim_lock *l)
 {
-    syscall(SYS_futex, (uint32_t *)(void *)l, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
+    atomic_fetch_and_explicit(l, ~SLIM_WAITED, memory_order_relaxed);
+    syscall(SYS_futex, (uint32_t *)(void *)l, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
 }

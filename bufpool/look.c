@@ -297,7 +297,7 @@ static bool check_list(struct index *x, uint32_t count)
     return sound;
 }
 
-/* I1: the top is needed. */
+/* I1: the top is needed. A leaf with page 0 alone stays if it was held when it became so. */
 static bool check_top(const struct index *x, uint32_t top)
 {
     const struct node_head *h = head_of(x, top);

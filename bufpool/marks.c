@@ -67,6 +67,7 @@ static bool change_path(struct index *x, uint64_t page, enum index_mark mark, bo
     bool found;
 
     bpi_tree_lock_path(x, page, &p);
+    SYNC_POINT("index:marking");
     if (p.count) {
         bits = extent_bits_if(x, p.node[p.count - 1], page, needed);
         found = bits != 0;

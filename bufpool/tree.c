@@ -338,7 +338,8 @@ bool bpi_node_is_uniform(const struct index *x, uint32_t node)
     return !node_is_top(x, node);
 }
 
-/* The lone entry that a top node may be reduced to: what is in slot 0 if that is a node or one single page. */
+/* The lone entry that a top node may be reduced to: what is in slot 0 if that is a node or one page that nobody holds.
+ */
 static bool top_is_needless(const struct index *x, uint32_t top, index_entry *only)
 {
     struct node_head *h = head_of(x, top);
@@ -350,7 +351,7 @@ static bool top_is_needless(const struct index *x, uint32_t top, index_entry *on
     if (h->used != 1)
         return false;
     *only = slot_get(x, top, 0);
-    return entry_is_node(*only) || (h->shift == 0 && *only != ENTRY_NONE);
+    return entry_is_node(*only) || (h->shift == 0 && *only != ENTRY_NONE && !slim_is_held(&h->lock));
 }
 
 /* Restore I1. The index's lock is held. */

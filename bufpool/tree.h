@@ -20,12 +20,11 @@
  *
  * Invariants (bpi_index_check)
  *   I1  height is minimal: the top node has something beyond slot 0, or slot 0 holds an extent that needs this level
- *   I2  used counts non-empty slots, shadows those that hold shadows; a node with used 0 is not in the tree
- *   I3  cont bit i is set only where slots i - 1 and i hold one entry; an entry's slots are an aligned power of two
- *   I4  a node is on the shadow list, once, exactly if used == shadows
- *   I5  a node has the base and the shift of the slot that leads to it, and this index as its owner
- *   I6  marks stand at live slots, at all of an entry or at none; at a slot that leads to a node, where that node has
- * any
+ * (or page 0 alone, in a leaf that was held) I2  used counts non-empty slots, shadows those that hold shadows; a node
+ * with used 0 is not in the tree I3  cont bit i is set only where slots i - 1 and i hold one entry; an entry's slots
+ * are an aligned power of two I4  a node is on the shadow list, once, exactly if used == shadows I5  a node has the
+ * base and the shift of the slot that leads to it, and this index as its owner I6  marks stand at live slots, at all of
+ * an entry or at none; at a slot that leads to a node, where that node has any
  */
 #ifndef BUFPOOL_TREE_H
 #define BUFPOOL_TREE_H
@@ -181,14 +180,6 @@ static inline bool node_covers(const struct index *x, uint32_t node, uint64_t pa
     const struct node_head *h = head_of(x, node);
 
     return atomic_load_explicit(&h->owner, memory_order_acquire) == x && page - h->base <= node_span(h->shift);
-}
-
-/* The head of a node by its entry, which is its number times 4 and the tag: no need to turn it into the number. */
-static inline struct node_head *head_of_entry(const struct index *x, index_entry node)
-{
-    const size_t step = sizeof(struct node_head) / 4;
-
-    return (struct node_head *)(void *)((char *)x->head + (node * step - ENTRY_NODE * step));
 }
 
 /* Is it no leaf, or on the list? Both bytes at once. */

@@ -152,7 +152,7 @@ static unsigned some_order(const struct ground *g)
 static bool deny(unsigned which, const struct item *i)
 {
     struct item it = *i; /* the model moves when something does happen */
-    unsigned other = (it.order + 1u + (unsigned)below(5)) % (INDEX_ORDER_MAX + 1);
+    unsigned other = it.order && below(2) ? 0 : (it.order + 1u + (unsigned)below(5)) % (INDEX_ORDER_MAX + 1);
     uint64_t away = it.page ^ (1ull << below(64));
 
     return do_erase(which, it.page, other, it.value, true) &&

@@ -30,6 +30,7 @@ struct actor {
 };
 
 static struct actor a, b;
+static bool place_is_rare;       /* A need not come there at all, as things are */
 static _Thread_local bool stops; /* A's thread */
 
 static struct {
@@ -167,7 +168,7 @@ static void act_out_with(const struct play *p, struct index *other, unsigned oth
         }
         close_index();
     } while (stopped && times < 400);
-    MUST(times > 1, "nobody came to %s", p->place);
+    MUST(times > 1 || place_is_rare, "nobody came to %s", p->place);
     MUST(!stopped, "there is no end to %s", p->place);
 }
 

@@ -272,9 +272,13 @@ Test(index, live_extents_are_never_overwritten)
             MUST(load(0) == entry_of_frame(ORDER_STEP) && bpi_index_order(&x, pages_of(i) - 1) == i, "%u %u", i, j);
             MUST(load(pages_of(i) - 1) == entry_of_frame(ORDER_STEP + (1u << i) - 1), "%u %u", i, j);
             /* E9: an erase of another order is none, of a page inside neither */
-            MUST(i == j || !take(0, j, ORDER_STEP), "order %u erased as %u", i, j);
-            MUST(i == 0 || !take(pages_of(i) - 1, 0, ORDER_STEP + (1u << i) - 1), "a part of order %u erased", i);
-            MUST(!take(0, i, ORDER_STEP + 1) && bpi_index_check(&x, NULL), "another frame of order %u erased", i);
+            for (unsigned k = 0; k < 2; k++) {
+                index_entry s = k ? entry_of_shadow(1, 0, 0) : ENTRY_NONE;
+
+                MUST(i == j || !evict(0, j, ORDER_STEP, s), "order %u erased as %u", i, j);
+                MUST(i == 0 || !evict(pages_of(i) - 1, 0, ORDER_STEP + (1u << i) - 1, s), "a part of order %u", i);
+                MUST(!evict(0, i, ORDER_STEP + 1, s) && bpi_index_check(&x, NULL), "another frame of order %u", i);
+            }
             MUST(take(0, i, ORDER_STEP) && x.node_count == 0, "order %u", i);
         }
     }

@@ -425,6 +425,7 @@ static void old_shadows_setup(void)
     MUST(put(0, 0, 1) == 0, "page 0");
     put_shadow(70, 0, S);
     put_shadow(71, 0, T);
+    put_shadow(76, 2, T);
     put_shadow(4096, 0, T);
     MUST(atomic_load(&nodes.shadow_only) == 2, "two leaves of shadows");
 }
@@ -475,6 +476,29 @@ Test(index_interleavings, reclaim_finds_its_node_changed)
     for (what = 0; what <= 4; what++) {
         act_out(&(struct play){"index:reclaim", true, old_shadows_setup, reclaim_one, disturb_reclaim, verify_reclaim});
     }
+}
+
+/* The node is gone, and the one above it holds only shadows by now: that one is younger than what A had chosen. */
+
+static void stacked_shadows_setup(void)
+{
+    MUST(put(0, 0, 1) == 0, "page 0");
+    put_shadow(4096, 0, S);
+    put_shadow(4096 + 64, 6, T);
+    MUST(atomic_load(&nodes.shadow_only) == 1, "a leaf of shadows below another shadow");
+}
+
+static void verify_not_the_one_above(bool b_first)
+{
+    MUST(is(0, 1) && load(4096) == ENTRY_NONE, "the leaf");
+    if (b_first)
+        MUST(b.result == 1 && a.result == 0 && load(4096 + 64) == T, "the node above it was dropped");
+}
+
+Test(index_interleavings, reclaim_finds_its_node_gone)
+{
+    act_out(&(struct play){"index:reclaim", true, stacked_shadows_setup, reclaim_one, reclaim_one,
+                           verify_not_the_one_above});
 }
 
 /* What the erase of a page and the reclaim of its neighbours have to do with each other while slots become empty. */

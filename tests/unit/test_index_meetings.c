@@ -74,6 +74,7 @@ Test(index_meetings, growing_and_marking)
             act_out(&(struct play){"index:link", false, setup[i], grow_far, change_mark_of_0, verify_mark_of_0});
         }
         act_out(&(struct play){"index:mark", true, leaf_setup, change_mark_of_0, grow_far, verify_mark_of_0});
+        act_out(&(struct play){"index:marking", false, leaf_setup, change_mark_of_0, grow_far, verify_mark_of_0});
     }
 }
 
@@ -188,6 +189,36 @@ Test(index_meetings, what_is_marked_changes_before_it_is_erased)
         act_out(&(struct play){"index:erase_marked", true, marked_setup, evict_70, change_70, verify_70});
 }
 
+/* A marked page 0 that is alone when its turn comes: its marks are the root's by then. */
+
+static void marked_0_setup(void)
+{
+    MUST(put(0, 0, 5) == 0 && put(4096, 0, 2) == 0 && bpi_index_mark(&x, 0, INDEX_DIRTY), "marked");
+}
+
+static void evict_0(struct actor *who)
+{
+    erase_as(who, 0, 0, 5, what ? S : ENTRY_NONE);
+}
+
+static void erase_4096(struct actor *who)
+{
+    erase_as(who, 4096, 0, 2, ENTRY_NONE);
+}
+
+static void verify_0_gone(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result == 1 && b.result == 1 && load(0) == (what ? S : ENTRY_NONE) && height() == 0, "page 0");
+    MUST(put(0, 0, 6) == 0 && !dirty(0) && !bpi_index_any_marked(&x, INDEX_DIRTY), "who comes next has no mark");
+}
+
+Test(index_meetings, marked_page_0_is_alone_when_it_is_erased)
+{
+    for (what = 0; what < 2; what++)
+        act_out(&(struct play){"index:erase_marked", true, marked_0_setup, evict_0, erase_4096, verify_0_gone});
+}
+
 /* Copying marks. */
 
 static void two_dirty_setup(void)
@@ -262,6 +293,54 @@ Test(index_meetings, first_of_two_marked_goes)
     }
 }
 
+static void dirty_0_and_4096_setup(void)
+{
+    MUST(put(0, 0, 5) == 0 && put(4096, 0, 2) == 0, "two pages");
+    MUST(bpi_index_mark(&x, 0, INDEX_DIRTY) && bpi_index_mark(&x, 4096, INDEX_DIRTY), "both dirty");
+}
+
+static void erase_0(struct actor *who)
+{
+    erase_as(who, 0, 0, 5, ENTRY_NONE);
+}
+
+static void verify_any_dirty(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result && (a.item.page == 0 || a.item.page == 4096), "page 4096 was dirty all the time");
+}
+
+Test(index_meetings, marked_page_0_goes_while_it_is_looked_for)
+{
+    act_out(&(struct play){"index:next_marked", true, dirty_0_and_4096_setup, next_dirty, erase_0, verify_any_dirty});
+    place_is_rare = true; /* one look is enough now, and no guess is made */
+    act_out(&(struct play){"index:guessed", true, dirty_0_and_4096_setup, next_dirty, erase_0, verify_any_dirty});
+    place_is_rare = false;
+}
+
+static void lone_dirty_setup(void)
+{
+    MUST(put(0, 0, 5) == 0 && bpi_index_mark(&x, 0, INDEX_DIRTY), "page 0");
+}
+
+static void another_page_0(struct actor *who)
+{
+    erase_as(who, 0, 0, 5, ENTRY_NONE);
+    insert_as(who, 0, 0, 6);
+}
+
+static void verify_page_0_is_clean(bool b_first)
+{
+    (void)b_first;
+    MUST(is(0, 6) && !bpi_index_any_marked(&x, INDEX_TO_WRITE) && a.result == 0, "a clean page is to be written");
+}
+
+Test(index_meetings, lone_marked_page_0_is_another)
+{
+    act_out(
+        &(struct play){"index:mark_those", true, lone_dirty_setup, copy_marks, another_page_0, verify_page_0_is_clean});
+}
+
 static void dirty_page_0_setup(void)
 {
     MUST(put(0, 0, 5) == 0 && bpi_index_mark(&x, 0, INDEX_DIRTY), "page 0 is dirty");
@@ -300,6 +379,57 @@ Test(index_meetings, marked_page_0_is_always_found)
         act_out(
             &(struct play){"index:next_marked", true, dirty_page_0_setup, next_dirty, change_height, a_found_page_0});
         act_out(&(struct play){"index:store", false, dirty_page_0_setup, change_height, next_dirty, b_found_page_0});
+    }
+}
+
+/* ---- looking around while the tree becomes lower and higher ---- */
+
+static void near_and_far_setup(void)
+{
+    MUST(put(10, 0, 1) == 0 && put(5000, 0, 2) == 0, "two pages");
+}
+
+static void last_of_all(struct actor *who)
+{
+    who->result = bpi_index_previous(&x, LAST, &who->item);
+}
+
+static void first_from_11(struct actor *who)
+{
+    who->result = bpi_index_next(&x, 11, &who->item);
+}
+
+static void change_far(struct actor *who)
+{
+    if (what != 1)
+        erase_as(who, 5000, 0, 2, ENTRY_NONE);
+    if (what == 2)
+        insert_as(who, 0, 0, 4);
+    if (what != 0)
+        insert_as(who, 1ull << 30, 0, 3);
+}
+
+static void verify_last(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result, "page 10 was there all the time");
+    MUST(a.item.page == 10 || (what == 1 && a.item.page == 5000) || (what != 0 && a.item.page == 1ull << 30),
+         "variant %u: page %lu", what, (unsigned long)a.item.page);
+}
+
+static void verify_first(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result == (what != 0) || (a.result && a.item.page == 5000), "variant %u: %d", what, a.result);
+    MUST(!a.result || a.item.page == 5000 || (what == 2 && a.item.page == 1ull << 30), "variant %u: page %lu", what,
+         (unsigned long)a.item.page);
+}
+
+Test(index_meetings, height_changes_while_somebody_looks)
+{
+    for (what = 0; what <= 2; what++) {
+        act_out(&(struct play){"index:guessed", true, near_and_far_setup, last_of_all, change_far, verify_last});
+        act_out(&(struct play){"index:guessed", true, near_and_far_setup, first_from_11, change_far, verify_first});
     }
 }
 
@@ -439,10 +569,29 @@ static void bring(struct actor *who, uint32_t node, unsigned after)
         bpi_magazine_drain(&nodes, &hoard[--n]);
 }
 
+static bool without_array; /* of leaves: writers come by a walk, then */
+
+/* The leaf of a page, by a walk. */
+static uint32_t leaf_over(uint64_t page)
+{
+    uint64_t root = atomic_load(&x.root);
+    index_entry e = index_root_entry(root);
+
+    for (unsigned shift = index_root_shift(root); (shift -= INDEX_SHIFT) > 0;)
+        e = index_down(x.map, index_slots(e), page, shift);
+    MUST(entry_is_node(e), "no leaf over page %lu", (unsigned long)page);
+    return entry_number(e);
+}
+
 static void two_leaves_setup(void)
 {
+    if (without_array) {
+        bpi_index_destroy(&x);
+        x.leaf = NULL;
+        x.leaf_pages = 0;
+    }
     MUST(put(70, 0, 170) == 0 && put(200, 0, 300) == 0, "two leaves");
-    leaf_of_70 = entry_number(atomic_load(&x.leaf[1]));
+    leaf_of_70 = leaf_over(70);
     bpi_magazine_drain(&nodes, &magazine);
 }
 
@@ -456,11 +605,11 @@ static void reuse_leaf(struct actor *who)
     switch (what) {
     case 0: /* a leaf at the same place */
         insert_as(who, 72, 0, 172);
-        MUST(entry_number(atomic_load(&x.leaf[1])) == leaf_of_70, "the same node");
+        MUST(leaf_over(72) == leaf_of_70, "the same node");
         break;
     case 1: /* a leaf elsewhere */
         insert_as(who, 300, 0, 400);
-        MUST(entry_number(atomic_load(&x.leaf[4])) == leaf_of_70, "the same node");
+        MUST(leaf_over(300) == leaf_of_70, "the same node");
         break;
     case 2: /* the leaf of that place in another index, below its top */
     case 3: /* that index's top */
@@ -515,11 +664,11 @@ static void verify_refused(bool b_first)
     verify_others();
 }
 
-Test(index_meetings, leaf_is_another_when_a_writer_gets_its_lock)
+static void with_another_leaf(void)
 {
-    for (what = 0; what <= 4; what++) {
-        static void (*const run[])(struct actor *) = {insert_71, evict_70_as_170, mark_70};
+    static void (*const run[])(struct actor *) = {insert_71, evict_70_as_170, mark_70};
 
+    for (what = 0; what <= 4; what++) {
         for (unsigned i = 0; i < 3; i++) {
             struct play p = {"index:guessed", true,       two_leaves_setup,
                              run[i],          reuse_leaf, i == 0 ? verify_inserted : verify_refused};
@@ -527,6 +676,14 @@ Test(index_meetings, leaf_is_another_when_a_writer_gets_its_lock)
             act_out_with(&p, &other, 1);
         }
     }
+}
+
+Test(index_meetings, leaf_is_another_when_a_writer_gets_its_lock)
+{
+    with_another_leaf();
+    without_array = true;
+    with_another_leaf();
+    without_array = false;
 }
 
 /* A page's own frame, or one that the frame itself says no to, or none at all. */
@@ -552,7 +709,7 @@ Test(index_meetings, remembered_leaf_becomes_something_else, .timeout = 100)
         MUST(index_recall(&x, 70, &memory) == ENTRY_NONE, "a leaf that was left is empty");
         bpi_magazine_drain(&nodes, &magazine);
         MUST(put(70, 0, 170) == 0, "back");
-        leaf_of_70 = entry_number(atomic_load(&x.leaf[1]));
+        leaf_of_70 = leaf_over(70);
         memory = (struct index_memory){0};
         MUST(confirmed(index_recall(&x, 70, &memory), 70) && entry_number(memory.leaf) == leaf_of_70, "met");
         bpi_magazine_drain(&nodes, &magazine);

@@ -16,7 +16,7 @@
 
 #define WATCHED_MAX 12u
 #define STORES_MAX  700u
-#define DEPTHS      5u
+#define DEPTHS      6u /* the last of them: by the array of leaves, and from there to the slot later */
 
 /* A reader on its way down: the page's slots at `shift` come next; 0: it is home with e. */
 struct reader {
@@ -55,6 +55,17 @@ static void reader_step(struct reader *r)
     }
 }
 
+static void reader_set_out(struct reader *r, uint64_t page, unsigned depth)
+{
+    index_entry leaf = page < x.leaf_pages ? atomic_load(&x.leaf[page / INDEX_SLOTS]) : ENTRY_NONE;
+
+    reader_start(r, page);
+    if (depth == DEPTHS - 1 && leaf != ENTRY_NONE)
+        *r = (struct reader){page, INDEX_SHIFT, leaf};
+    for (unsigned i = 0; i < depth && depth < DEPTHS - 1; i++)
+        reader_step(r);
+}
+
 /* Home from wherever it stands, and judged; it stays there as well, to come home later too. */
 static void reader_ends(unsigned from, unsigned page, unsigned depth)
 {
@@ -78,13 +89,8 @@ static void look(const char *name)
     stores++;
     for (unsigned p = 0; p < watched_count; p++) {
         history[stores][p] = load(watched[p]);
-        for (unsigned d = 0; d < DEPTHS; d++) {
-            struct reader *r = &reader[stores][p][d];
-
-            reader_start(r, watched[p]);
-            for (unsigned i = 0; i < d; i++)
-                reader_step(r);
-        }
+        for (unsigned d = 0; d < DEPTHS; d++)
+            reader_set_out(&reader[stores][p][d], watched[p], d);
         for (unsigned from = 0; from < stores; from++)
             for (unsigned d = 0; d < DEPTHS; d++)
                 reader_ends(from, p, d);
@@ -104,11 +110,8 @@ static void scene(const uint64_t *page, unsigned n)
     stores = 0;
     for (unsigned p = 0; p < n; p++) {
         history[0][p] = load(page[p]);
-        for (unsigned d = 0; d < DEPTHS; d++) {
-            reader_start(&reader[0][p][d], page[p]);
-            for (unsigned i = 0; i < d; i++)
-                reader_step(&reader[0][p][d]);
-        }
+        for (unsigned d = 0; d < DEPTHS; d++)
+            reader_set_out(&reader[0][p][d], page[p], d);
     }
 }
 
