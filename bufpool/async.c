@@ -375,10 +375,7 @@ static bool finish(struct operation *op, struct bp_event *event)
     if (!rc) {
         t.seen = frame_load(&s->frame[t.head]);
         t.frame = t.head + (uint32_t)(op->page & extent_mask(frame_order(t.seen)));
-        if (op->mode == BP_EXCLUSIVE && !frame_upgrade(&s->frame[t.head])) {
-            bpi_unpin(s->pool, t.head);
-            rc = -EAGAIN;
-        }
+        rc = bpi_settle_mode(s, op->file, op->page, op->mode, op->head);
     }
     if (rc == -EAGAIN) {
         backlog_add(op);

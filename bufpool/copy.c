@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranges: bp_copy_out. A stretch of extents is pinned together, so that its misses go to the device in one
- * submission, and each is copied at its own size, not page by page (after B. Wang's "mm: shmem: improve the tmpfs large
- * folio read performance", Linux 6.12).
+ * Ranges: bp_copy_out. What is there is copied in runs: a leaf of the index is held, and with it all its pages are, by
+ * one count instead of a pin each (R15; after F. Yin's "filemap: batch PTE mappings", Linux 6.3). Of the rest a stretch
+ * of extents is pinned together, so that its misses go to the device in one submission, and each is copied at its own
+ * size, not page by page (after B. Wang's "mm: shmem: improve the tmpfs large folio read performance", Linux 6.12).
  */
 #include <errno.h>
 #include <string.h>
@@ -50,6 +51,63 @@ static size_t copy_refs(const struct bp_ref ref[], unsigned n, uint64_t at, uint
     return (size_t)(at - start);
 }
 
+/* A run of pages: where from, where to, and where it ends. */
+struct run {
+    bp_session *s;
+    const bp_file *file;
+    uint64_t at; /* bytes */
+    uint64_t end;
+    char *to;
+};
+
+/*
+ * A page of a leaf that is held. Who excludes readers from it afterwards finds the leaf held. seq_cst: so that this
+ * look comes after the holding, as his asking comes after the excluding.
+ */
+static inline bool copy_page(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages)
+{
+    struct run *r = arg;
+    uint32_t number = entry_number(e);
+    struct frame *f = &r->s->frame[number];
+    size_t skip = r->at % BP_PAGE_SIZE;
+    size_t bytes = r->end - r->at < BP_PAGE_SIZE - skip ? (size_t)(r->end - r->at) : BP_PAGE_SIZE - skip;
+    uint64_t seen;
+
+    (void)before;
+    (void)pages; /* only extents of one page */
+    if (number >= r->s->frames_total)
+        return false;
+    seen = atomic_load_explicit(&f->state, memory_order_seq_cst);
+    if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_ORDER)) != FRAME_BOUND || frame_id(f) != (r->file->id | page))
+        return false;
+    frame_warm(f, seen);
+    memcpy(r->to, (const char *)frame_data(r->s, number) + skip, bytes);
+    r->at += bytes;
+    r->to += bytes;
+    return true;
+}
+
+/* What is there from `at` on in one leaf, in pages of their own. Returns the bytes copied, 0 if there is nothing. */
+static size_t copy_run(bp_session *s, bp_file *file, uint64_t at, uint64_t end, char *to)
+{
+    struct run r = {.s = s, .file = file, .at = at, .end = end, .to = to};
+    uint64_t page = at >> BP_PAGE_SHIFT;
+    uint64_t last = (end - 1) >> BP_PAGE_SHIFT;
+    const _Atomic index_entry *slot;
+    struct node_head *leaf = index_hold(&file->index, page, &slot);
+    size_t count = 0;
+    uint64_t pages = 1;
+
+    if (!leaf)
+        return 0;
+    if (last > (page | (INDEX_SLOTS - 1)))
+        last = page | (INDEX_SLOTS - 1);
+    index_slots_run(slot, &page, &count, last - page + 1, &pages, copy_page, &r);
+    index_unhold(leaf);
+    counter_add(&s->count.hits, count);
+    return (size_t)(r.at - at);
+}
+
 int bp_copy_out(bp_session *s, bp_file *file, uint64_t offset, size_t len, void *to, size_t *done)
 {
     struct bp_ref ref[STRETCH_MAX];
@@ -72,9 +130,15 @@ int bp_copy_out(bp_session *s, bp_file *file, uint64_t offset, size_t len, void 
     }
     limit = stretch_limit(s->pool, file->order);
     while (!rc && offset < end) {
-        unsigned n = list_pages(file, offset, end, limit, page);
-        size_t copied;
+        size_t copied = file->order == 0 ? copy_run(s, file, offset, end, (char *)to + *done) : 0;
+        unsigned n;
 
+        if (copied) {
+            *done += copied;
+            offset += copied;
+            continue;
+        }
+        n = list_pages(file, offset, end, limit, page);
         rc = bp_get_many(s, file, page, n, BP_SHARED, ref);
         if (rc == -EBUSY && limit > 1) { /* a full pool may still have one */
             limit = 1;

@@ -88,7 +88,10 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen)
     now = atomic_load_explicit(&pool->evicted, memory_order_relaxed) + h->evicted;
     if (h->shadows)
         shadow = entry_of_shadow((uint32_t)(now >> pool->clock_shift), order, 0);
-    bpi_index_erase(&file->index, id & FRAME_ID_PAGE, order, head, shadow);
+    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow) == INDEX_HELD)) {
+        latch_drop(f); /* somebody reads it in a run */
+        return false;
+    }
     SYNC_POINT("evict:erased");
     if (frame_unbind(f) & FRAME_WAITERS)
         bpi_frame_wake(f);

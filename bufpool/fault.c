@@ -29,6 +29,7 @@
 #define STALE_MAX     1000000 /* looks at a translation that moves under us, before giving up */
 #define PREFETCH      8u      /* pages of a batch whose index lines are asked for ahead */
 #define WAIT_SLICE_NS (100 * NS_PER_MS)
+#define RUN_SLICE_NS  (NS_PER_MS / 5)
 
 /* ---- the file's end ---- */
 
@@ -272,7 +273,7 @@ static int fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
 /* ---- one attempt ---- */
 
 /* A frame that agreed: pin it, join its read, or say what is in the way. -EAGAIN: the word moved, look again. */
-static int take_hold(bp_session *s, enum bp_mode mode, struct target *t)
+static int take_hold(bp_session *s, const bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
 {
     struct frame *f = &s->frame[t->head];
 
@@ -294,6 +295,8 @@ static int take_hold(bp_session *s, enum bp_mode mode, struct target *t)
             return STEP_LATCHED;
         if (!frame_lock_from(f, t->seen))
             return -EAGAIN;
+        if (!latch_stands(file, page, f))
+            return STEP_LATCHED;
     }
     counter_add(&s->count.hits, 1);
     return STEP_PINNED;
@@ -332,7 +335,7 @@ static int step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, 
         }
         t->frame = entry_number(e);
         if (t->frame < s->frames_total && bpi_examine(s, file, page, t->frame, &t->head, &t->seen) != FRAME_NONE)
-            rc = take_hold(s, mode, t);
+            rc = take_hold(s, file, page, mode, t);
         if (rc >= 0)
             return rc;
         if (tries % 64 == 63) /* an evictor between its two steps may need our CPU */
@@ -426,11 +429,19 @@ static void wait_for_frame(bp_session *s, uint64_t deadline_ns)
     atomic_fetch_sub_explicit(&pool->starving, 1, memory_order_relaxed);
 }
 
-/* Park until the word moves that keeps us from latching it. */
+/*
+ * Park until the word moves that keeps us from latching it. Runs (no pin, no latch: R15) last as long as it takes to
+ * copy some pages, and nobody is told when they end: look again soon.
+ */
 static void wait_for_latch(bp_session *s, const struct target *t, uint64_t deadline_ns)
 {
     bool for_puts = t->seen & FRAME_PINS;
 
+    if (!(t->seen & (FRAME_PINS | FRAME_EXCL))) {
+        uint64_t soon = bpi_now_ns() + RUN_SLICE_NS;
+
+        deadline_ns = soon < deadline_ns ? soon : deadline_ns;
+    }
     if (for_puts)
         bpi_puts_watch(s->pool);
     bpi_frame_wait(&s->frame[t->head], t->seen, deadline_ns);
@@ -467,18 +478,23 @@ static int give_up_latch(bp_session *s, bp_file *file, uint64_t page, uint32_t h
     if (frame_pins(seen))
         return bpi_session_fail(s, -EBUSY, "page %llu of %s was held shared by %u for %u ms", (unsigned long long)page,
                                 file->name, frame_pins(seen), pool->options.wait_ms);
+    if (!(seen & FRAME_EXCL))
+        return bpi_session_fail(s, -EBUSY, "page %llu of %s was in runs being read for %u ms", (unsigned long long)page,
+                                file->name, pool->options.wait_ms);
     label_of(pool, atomic_load_explicit(&pool->cold[head].holder, memory_order_relaxed), who, sizeof(who));
     return bpi_session_fail(s, -EBUSY, "page %llu of %s was held exclusively by %s for %u ms", (unsigned long long)page,
                             file->name, who, pool->options.wait_ms);
 }
 
-/* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
-static int settle_mode(bp_session *s, enum bp_mode mode, struct target *t)
+int bpi_settle_mode(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, uint32_t head)
 {
-    t->seen = frame_load(&s->frame[t->head]);
-    if (mode == BP_SHARED || frame_upgrade(&s->frame[t->head]))
+    struct frame *f = &s->frame[head];
+
+    if (mode == BP_SHARED)
         return 0;
-    bpi_unpin(s->pool, t->head);
+    if (frame_upgrade(f))
+        return latch_stands(file, page, f) ? 0 : -EAGAIN;
+    bpi_unpin(s->pool, head);
     return -EAGAIN;
 }
 
@@ -496,8 +512,10 @@ static int finish_joined(bp_session *s, bp_file *file, uint64_t page, enum bp_mo
                                 (unsigned long long)page, file->name, s->pool->options.wait_ms);
     }
     rc = bpi_joined_result(s, file, page, t->head);
-    if (!rc)
-        rc = settle_mode(s, mode, t);
+    if (!rc) {
+        t->seen = frame_load(&s->frame[t->head]);
+        rc = bpi_settle_mode(s, file, page, mode, t->head);
+    }
     if (!rc)
         ref_fill(s, page, mode, t, ref);
     return rc;

@@ -154,6 +154,19 @@ out:
 
 /* ---- the end of a file ---- */
 
+/* An extent that we latched goes; false: it is being read in a run, and was let be. */
+static bool take_out(bp_file *file, uint32_t head, uint64_t seen)
+{
+    struct frame *f = &file->pool->frame[head];
+
+    if (bpi_index_evict(&file->index, frame_id(f) & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE) != INDEX_HELD) {
+        bpi_frame_release(file->pool, head);
+        return true;
+    }
+    latch_drop(f);
+    return false;
+}
+
 /* Take an extent out that holds what was the file's last page: it was read when the file was shorter. */
 static void drop_stale_end(bp_file *file, uint64_t page)
 {
@@ -170,8 +183,7 @@ static void drop_stale_end(bp_file *file, uint64_t page)
     if ((seen & (FRAME_EXCL | FRAME_PINS | FRAME_BOUND)) != FRAME_BOUND ||
         id != (file->id | (page & ~extent_mask(frame_order(seen)))) || !frame_lock_from(&pool->frame[head], seen))
         return; /* in use: whoever has it sees the file as it was */
-    bpi_index_erase(&file->index, id & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE);
-    bpi_frame_release(pool, head);
+    take_out(file, head, seen);
 }
 
 int bp_file_size(bp_file *file, uint64_t *bytes)
@@ -250,9 +262,7 @@ static bool drop_extent(bp_file *file, uint32_t frame)
     }
     if (!frame_lock_from(&pool->frame[head], seen))
         return false;
-    bpi_index_erase(&file->index, frame_id(&pool->frame[head]) & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE);
-    bpi_frame_release(pool, head);
-    return true;
+    return take_out(file, head, seen);
 }
 
 int bpi_file_drop(bp_file *file, uint64_t *pinned)

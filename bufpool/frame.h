@@ -192,22 +192,25 @@ static inline uint64_t frame_unpin(struct frame *f)
     return before;
 }
 
-/* T7 and T10: from exactly the word examined, which has neither pins nor EXCL. acquire: as a lock. */
+/*
+ * T7 and T10: from exactly the word examined, which has neither pins nor EXCL. acquire: as a lock. seq_cst: and then we
+ * ask whether the leaf is held, as a holder holds and then looks at this word (R15).
+ */
 static inline bool frame_lock_from(struct frame *f, uint64_t seen)
 {
     assert(!(seen & (FRAME_EXCL | FRAME_PINS)));
-    return atomic_compare_exchange_strong_explicit(&f->state, &seen, seen | FRAME_EXCL, memory_order_acquire,
+    return atomic_compare_exchange_strong_explicit(&f->state, &seen, seen | FRAME_EXCL, memory_order_seq_cst,
                                                    memory_order_relaxed);
 }
 
-/* T8: our own pin is the only one; it becomes the exclusive latch. acquire: as a lock. */
+/* T8: our own pin is the only one; it becomes the exclusive latch. seq_cst: as T7. */
 static inline bool frame_upgrade(struct frame *f)
 {
     uint64_t seen = atomic_load_explicit(&f->state, memory_order_relaxed);
 
     return (seen & (FRAME_PINS | FRAME_EXCL)) == FRAME_PIN &&
            atomic_compare_exchange_strong_explicit(&f->state, &seen, (seen - FRAME_PIN) | FRAME_EXCL,
-                                                   memory_order_acquire, memory_order_relaxed);
+                                                   memory_order_seq_cst, memory_order_relaxed);
 }
 
 /*
@@ -219,6 +222,18 @@ static inline uint64_t frame_unlock(struct frame *f)
     uint64_t before = atomic_fetch_add_explicit(&f->state, FRAME_EXCL, memory_order_release);
 
     assert(before & FRAME_EXCL);
+    return before;
+}
+
+/*
+ * T15. The latch was taken for nothing, and nothing was changed under it: views stay valid. release: for form's sake,
+ * so that the next latch comes after this one. Returns the word before (WAITERS must be woken).
+ */
+static inline uint64_t frame_let_be(struct frame *f)
+{
+    uint64_t before = atomic_fetch_and_explicit(&f->state, ~(FRAME_EXCL | FRAME_WAITERS), memory_order_release);
+
+    assert((before & FRAME_EXCL) && !(before & (FRAME_PINS | FRAME_READING)));
     return before;
 }
 

@@ -226,11 +226,11 @@ int bp_read_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
 /* ---- refs ---- */
 
 /* Pin or latch a frame that agreed, from the word that was examined. */
-static inline bool latch_from(struct frame *f, uint64_t seen, enum bp_mode mode)
+static inline bool latch_from(const bp_file *file, uint64_t page, struct frame *f, uint64_t seen, enum bp_mode mode)
 {
     if (mode == BP_SHARED)
         return frame_pin_from(f, seen);
-    return !(seen & FRAME_PINS) && frame_lock_from(f, seen);
+    return !(seen & FRAME_PINS) && frame_lock_from(f, seen) && latch_stands(file, page, f);
 }
 
 /* The hit of bp_get and bp_get_hinted; false: the slow path. */
@@ -243,7 +243,7 @@ static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_fi
     if (unlikely(frame == FRAME_NONE))
         return false;
     f = &s->frame[frame];
-    if (unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(f, t.seen, mode))
+    if (unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(file, page, f, t.seen, mode))
         return false;
     ref_fill(s, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);

@@ -295,6 +295,25 @@ void bpi_release_notify(bp_pool *);
 void bpi_puts_watch(bp_pool *);
 void bpi_puts_unwatch(bp_pool *);
 
+/* A latch was taken for nothing. */
+static inline void latch_drop(struct frame *f)
+{
+    if (frame_let_be(f) & FRAME_WAITERS)
+        bpi_frame_wake(f);
+}
+
+/*
+ * Somebody just excluded readers from a frame: that stands only if none of them reads it in a run (R15). false: the
+ * latch is gone again, and what it was for has to wait a little.
+ */
+static inline bool latch_stands(const bp_file *file, uint64_t page, struct frame *f)
+{
+    if (likely(!index_is_held(&file->index, page)))
+        return true;
+    latch_drop(f);
+    return false;
+}
+
 /* ---- channel.c ---- */
 int bpi_channel_assign(bp_session *);
 void bpi_channel_release(bp_session *);
@@ -338,6 +357,8 @@ struct target {
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
+/* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
+int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */
 int bpi_file_reaches(bp_file *, uint64_t page);
 
