@@ -686,6 +686,42 @@ Test(index_meetings, leaf_is_another_when_a_writer_gets_its_lock)
     without_array = false;
 }
 
+/* A node above leaves that was guessed is a leaf over the same page by now: too low for what goes in. */
+
+static uint32_t middle;
+
+static void middle_setup(void)
+{
+    MUST(put(4096 + 64, 6, 64) == 0 && put(0, 0, 1) == 0 && put(8192, 0, 2) == 0, "a node above leaves");
+    middle = entry_number(index_down(x.map, index_root_slots(atomic_load(&x.root)), 4096, 12));
+    bpi_magazine_drain(&nodes, &magazine);
+}
+
+static void insert_order_6(struct actor *who)
+{
+    insert_as(who, 4096 + 128, 6, 128);
+}
+
+static void middle_becomes_leaf(struct actor *who)
+{
+    bpi_magazine_drain(&nodes, &who->m);
+    erase_as(who, 4096 + 64, 6, 64, ENTRY_NONE);
+    bring(who, middle, 1);
+    insert_as(who, 4096 + 130, 0, 9);
+    MUST(leaf_over(4096 + 130) == middle, "the same node");
+}
+
+static void verify_too_low(bool b_first)
+{
+    (void)b_first;
+    MUST(a.result == -EEXIST && a.met.frame == 9 && a.met.page == 4096 + 130 && is(4096 + 130, 9), "%d", a.result);
+}
+
+Test(index_meetings, node_is_lower_when_a_writer_gets_its_lock)
+{
+    act_out(&(struct play){"index:guessed", true, middle_setup, insert_order_6, middle_becomes_leaf, verify_too_low});
+}
+
 /* A page's own frame, or one that the frame itself says no to, or none at all. */
 static bool confirmed(index_entry e, uint64_t page)
 {
