@@ -326,6 +326,7 @@ int bp_get_start(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
         return BP_FORKED;
     if ((mode != BP_SHARED && mode != BP_EXCLUSIVE) || flags & ~BP_MORE)
         return bpi_session_fail(s, -EINVAL, "bp_get_start: mode %d, flags %#x", (int)mode, flags);
+    s->since_ns = UINT64_MAX;
     rc = bpi_step(s, file, page, mode, &t);
     if (rc < 0)
         return rc;
@@ -392,7 +393,10 @@ static bool try_again(struct operation *op, uint64_t now, bool *starved, struct 
 {
     bp_session *s = op->session;
     struct target t;
-    int rc = *starved ? STEP_FRAMES : bpi_step(s, op->file, op->page, op->mode, &t);
+    int rc;
+
+    s->since_ns = op->deadline_ns - s->pool->wait_ns;
+    rc = *starved ? STEP_FRAMES : bpi_step(s, op->file, op->page, op->mode, &t);
 
     if (rc == STEP_PINNED) {
         ref_fill(s, op->page, op->mode, &t, &event->ref);

@@ -35,11 +35,14 @@
  *       bp_put(&ref);
  *   }
  *
+ * When all frames are pinned or being read, who needs one waits in the order in which the calls began; bp_reserve()
+ * takes several at once.
+ *
  * Results: 0 or a positive answer where the call says so, else a negative code: a negative errno where
  * one fits, or one of enum bp_code. "Retry" below means that the same call can succeed later without
  * the caller changing anything. Out-parameters come last, are written on success, and hold nothing to be
- * used after an error unless the call says otherwise. Where a file, a page or a holder is to blame, bp_session_error() or the
- * bp_error given in the options names it.
+ * used after an error unless the call says otherwise. Where a file, a page or a holder is to blame, bp_session_error()
+ * or the bp_error given in the options names it.
  */
 #ifndef BUFPOOL_H
 #define BUFPOOL_H
@@ -84,10 +87,10 @@ typedef struct bp_session bp_session;
  *   EINVAL     an argument is wrong; the detail text says which
  *   EIO, ...   what the device or the file system answered to a read; a retry reads again
  */
-#define BP_ERROR_TABLE(X)                                                          \
-    X(BP_EOF, -10001, "the page lies past the end of the file")                    \
-    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool") \
-    X(BP_CLOSED, -10003, "the pool is being closed")                               \
+#define BP_ERROR_TABLE(X)                                                                \
+    X(BP_EOF, -10001, "the page lies past the end of the file")                          \
+    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool")       \
+    X(BP_CLOSED, -10003, "the pool is being closed")                                     \
     X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first") \
     X(BP_MISMATCH, -10005, "the program was compiled with the header of another version of the library")
 
@@ -132,6 +135,11 @@ struct bp_pool_options {
     void (*log)(void *ctx, const char *line); /* diagnostics, one line each, any thread; NULL: none */
     void *log_ctx;
     struct bp_error *error; /* filled in when the open fails; may be NULL */
+    /*
+     * One line through log when callers have waited for frames and none of them got one for so long; repeated after
+     * as long again at the earliest. Milliseconds; 0: 5,000; UINT32_MAX: never.
+     */
+    uint32_t watchdog_ms;
 };
 
 /*
@@ -167,6 +175,7 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")      \
     X(evictions, "extents", COUNTER, "extents evicted")                                        \
     X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                       \
+    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")               \
     X(reads, "reads", COUNTER, "reads answered by the device")                                 \
     X(read_bytes, "bytes", COUNTER, "bytes read from the device")                              \
     X(read_errors, "reads", COUNTER, "reads that failed")                                      \
@@ -180,6 +189,8 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(frames_total, "frames", GAUGE, "frames this pool can have")                              \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
+    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited") \
+    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                     \
     X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")          \
     X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                 \
     X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                            \
@@ -330,10 +341,10 @@ enum bp_mode {
 
 /* A pinned and latched extent. Owned by the caller from a get that returned 0 until bp_put. */
 struct bp_ref {
-    void *data;          /* the page asked for; read only under BP_SHARED */
-    uint64_t page;       /* its number */
-    uint32_t bytes;      /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
-    uint32_t mode;       /* the rest is the library's */
+    void *data;     /* the page asked for; read only under BP_SHARED */
+    uint64_t page;  /* its number */
+    uint32_t bytes; /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
+    uint32_t mode;  /* the rest is the library's */
     bp_session *session;
     uint64_t *state;
 };
@@ -360,6 +371,18 @@ BP_API void bp_put(struct bp_ref *);
 BP_API BP_NODISCARD int bp_get_many(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode,
                                     struct bp_ref[]);
 BP_API void bp_put_many(struct bp_ref[], unsigned n);
+
+/*
+ * Set so many frames aside for this session: its next misses take them and cannot fail for want of a frame. For who
+ * needs several pages pinned at once: two callers that each hold one page and wait for another one would wait for each
+ * other until the deadline, and with bp_reserve(s, 2) before the first they take turns. Hold no refs while calling it.
+ * All or none, beside what is set aside already; waits in order with everybody else who needs frames. EBUSY: not to be
+ * had until the deadline, the text names the holders; retry. EINVAL: none, or more than the pool has; ENOMEM.
+ * A page that is present takes none; misses of larger extents read single pages where nothing else is to be had.
+ */
+BP_API BP_NODISCARD int bp_reserve(bp_session *, unsigned frames);
+/* Give back what misses have not taken; returns how many that were, or BP_FORKED. Closing the session does the same. */
+BP_API int bp_unreserve(bp_session *);
 
 /* Of the BP_PAGE_SIZE bytes of a page: how many lie inside the file. Less only for its last page; 0 past it. */
 BP_API size_t bp_page_file_bytes(const bp_file *, uint64_t page);

@@ -75,14 +75,42 @@ static void note_refault(bp_session *s, uint32_t head, const struct index_insert
         frame_warm(&s->frame[head], frame_load(&s->frame[head]));
 }
 
-/* Frames for a miss, of the order wanted or, where that cannot be had, single. */
+/* In turn: while others wait for frames, who came later takes none. */
+static int take_in_turn(bp_session *s, unsigned order, uint32_t *head)
+{
+    if (unlikely(atomic_load_explicit(&s->pool->starving, memory_order_relaxed)) && !bpi_frame_turn(s))
+        return -EAGAIN;
+    return bpi_frame_take(s, order, head);
+}
+
+/* Restoring what once was in memory must not cost what is there now. */
+static int take_free(bp_session *s, unsigned *order, uint32_t *head)
+{
+    int rc = bpi_frames_alloc(s->pool->frames, s->node, *order, head);
+
+    if (rc == -ENOMEM && *order) {
+        *order = 0;
+        rc = bpi_frames_alloc(s->pool->frames, s->node, 0, head);
+    }
+    return rc == -ENOMEM ? -EAGAIN : rc;
+}
+
+/*
+ * Frames for a miss, of the order wanted or, where that cannot be had, single. What the session has set aside are
+ * single ones.
+ */
 static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
 {
-    int rc = bpi_frame_take(s, *order, head);
+    int rc;
 
+    if (unlikely(s->frugal))
+        return take_free(s, order, head);
+    if (*order == 0 && bpi_aside_take(s, head))
+        return 0;
+    rc = take_in_turn(s, *order, head);
     if (rc == -EAGAIN && *order) {
         *order = 0;
-        rc = bpi_frame_take(s, 0, head);
+        rc = bpi_aside_take(s, head) ? 0 : take_in_turn(s, 0, head);
     }
     return rc;
 }
@@ -259,7 +287,7 @@ static int fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
     }
     if (s->nodes.count < INSERT_NODES) {
         queue_held(s); /* filling up may wait for a grace period, which must not wait for what we hold */
-        if (bpi_nodes_reserve(s))
+        if (s->frugal ? bpi_magazine_fill(&s->pool->nodes, &s->nodes) : bpi_nodes_reserve(s))
             return STEP_FRAMES;
     }
     order = miss_order(file, page);
@@ -394,42 +422,6 @@ static void wait_for_read(bp_session *s, uint32_t head, unsigned want, uint64_t 
 }
 
 /*
- * Frames whose reads have ended but were not reaped cannot be evicted, and those who started them may never look:
- * complete them all (R6).
- */
-static void reap_everywhere(bp_session *s)
-{
-    unsigned count = atomic_load_explicit(&s->pool->channel_count, memory_order_acquire);
-
-    for (unsigned i = 0; i < count; i++) {
-        struct channel *ch = atomic_load_explicit(&s->pool->channel[i], memory_order_acquire);
-
-        ch->ops->flush(ch->io);
-        bpi_channel_help(ch, s, &s->count, 1, 0, NULL);
-    }
-}
-
-/* Park until a frame may be had. */
-static void wait_for_frame(bp_session *s, uint64_t deadline_ns)
-{
-    bp_pool *pool = s->pool;
-    uint64_t until = bpi_now_ns() + WAIT_SLICE_NS;
-    uint32_t seen = atomic_load_explicit(&pool->released, memory_order_acquire);
-    uint32_t frame;
-
-    /* seq_cst, and the fence in watch: who reads starving as 0, or its session as calm, comes before our second attempt
-     */
-    atomic_fetch_add_explicit(&pool->starving, 1, memory_order_seq_cst);
-    bpi_puts_watch(pool);
-    if (bpi_frame_take(s, 0, &frame) == 0)
-        bpi_frame_give(pool, frame, 0);
-    else
-        bpi_futex_wait(&pool->released, seen, until < deadline_ns ? until : deadline_ns);
-    bpi_puts_unwatch(pool);
-    atomic_fetch_sub_explicit(&pool->starving, 1, memory_order_relaxed);
-}
-
-/*
  * Park until the word moves that keeps us from latching it. Runs (no pin, no latch: R15) last as long as it takes to
  * copy some pages, and nobody is told when they end: look again soon.
  */
@@ -521,8 +513,7 @@ static int finish_joined(bp_session *s, bp_file *file, uint64_t page, enum bp_mo
     return rc;
 }
 
-/* One page, whatever it takes until the deadline. */
-static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, uint64_t deadline_ns,
+static int try_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, uint64_t deadline_ns,
                    struct bp_ref *ref)
 {
     struct target t;
@@ -545,12 +536,21 @@ static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mod
         } else if (rc == STEP_LATCHED) {
             wait_for_latch(s, &t, deadline_ns);
         } else if (rc == STEP_FRAMES) {
-            reap_everywhere(s);
-            wait_for_frame(s, deadline_ns);
+            bpi_turn_wait(s, deadline_ns);
         } else {
             bpi_channel_help(s->channel, s, &s->count, 1, WAIT_SLICE_NS, NULL);
         }
     }
+}
+
+/* One page, whatever it takes until the deadline. */
+static int get_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, uint64_t deadline_ns,
+                   struct bp_ref *ref)
+{
+    int rc = try_one(s, file, page, mode, deadline_ns, ref);
+
+    bpi_turn_end(s);
+    return rc;
 }
 
 /* Marks a ref of bpi_get_slow whose read is still under way. */
@@ -614,10 +614,12 @@ static int settle(bp_session *s, bp_file *file, const uint64_t page[], unsigned 
 int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, enum bp_mode mode,
                  struct bp_ref ref[])
 {
-    uint64_t deadline_ns = bpi_now_ns() + s->pool->wait_ns;
+    uint64_t deadline_ns;
     unsigned i = 0;
     int rc = 0;
 
+    s->since_ns = bpi_now_ns();
+    deadline_ns = s->since_ns + s->pool->wait_ns;
     if (mode != BP_SHARED && mode != BP_EXCLUSIVE)
         return bpi_session_fail(s, -EINVAL, "mode %d is neither BP_SHARED nor BP_EXCLUSIVE", (int)mode);
     for (unsigned k = 0; n > 1 && k < n && k < PREFETCH; k++)

@@ -16,6 +16,7 @@
 
 #define WAIT_MS_DEFAULT         10000u
 #define WAIT_MS_MAX             (3600u * 1000)
+#define WATCHDOG_MS_DEFAULT     5000u
 #define REGISTERED_MAX_DEFAULT  (1ull << 30)
 #define PSYNC_THREADS_DEFAULT   8u
 #define PSYNC_THREADS_MAX       256u
@@ -70,6 +71,7 @@ static void fill_defaults(struct bp_pool_options *o, unsigned cpus)
     unsigned channels = CHANNELS_PER_CPU * cpus;
 
     o->wait_ms = o->wait_ms ? o->wait_ms : WAIT_MS_DEFAULT;
+    o->watchdog_ms = o->watchdog_ms ? o->watchdog_ms : WATCHDOG_MS_DEFAULT;
     o->registered_max = o->registered_max ? o->registered_max : REGISTERED_MAX_DEFAULT;
     o->psync_threads = o->psync_threads ? o->psync_threads : PSYNC_THREADS_DEFAULT;
     if (!o->channels_max)
@@ -210,6 +212,8 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     fill_defaults(&pool->options, pool->topology.cpu_count);
     pool->channels_max = pool->options.channels_max;
     pool->wait_ns = pool->options.wait_ms * NS_PER_MS;
+    pool->watchdog_ns = pool->options.watchdog_ms == UINT32_MAX ? 0 : pool->options.watchdog_ms * NS_PER_MS;
+    atomic_store_explicit(&pool->turn_since_ns, UINT64_MAX, memory_order_relaxed);
     rc = check_memory(pool);
     if (!rc)
         rc = choose_io(pool, io);

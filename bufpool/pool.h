@@ -7,11 +7,12 @@
  *   complete.c what a finished read leads to  wait.c     parking and waking
  *   channel.c  rings, their requests and registered slabs
  *   evict.c    taking frames from pages       async.c    bp_get_start, bp_poll, the session's descriptor
+ *   turn.c     waiting for frames, in order   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
  *
- * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock. No lock is
- * held while anything waits for a device, a latch or a frame.
+ * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock,
+ * pool.turn_lock. No lock is held while anything waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
 #define BUFPOOL_POOL_H
@@ -24,6 +25,7 @@
 #include "bufpool/bufpool.h"
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
+#include "bufpool/lock.h"
 #include "bufpool/sync_point.h"
 #include "io/io.h"
 #include "numa/frames.h"
@@ -45,7 +47,8 @@
     X(misses)               \
     X(joins)                \
     X(refaults)             \
-    X(evictions) X(evict_examined) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
+    X(evictions)            \
+    X(evict_examined) X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -57,6 +60,12 @@ struct counters {
 static inline void counter_add(_Atomic uint64_t *counter, uint64_t n)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+/* the same for a gauge */
+static inline void counter_set(_Atomic uint64_t *counter, uint64_t n)
+{
+    atomic_store_explicit(counter, n, memory_order_relaxed);
 }
 
 struct channel;
@@ -162,6 +171,15 @@ struct bp_session {
     uint32_t spare_frame[GROUP_READS];
     struct io_request *held[GROUP_READS];
 
+    /* turn.c */
+    uint64_t since_ns;   /* when the call or operation began that now wants frames; UINT64_MAX: it has just come */
+    uint32_t turn_frame; /* found in turn, for the miss that waited */
+    bool turn_kept;      /* there is one */
+    bool frugal;         /* restore: take what is free, evict nothing */
+    uint32_t *reserved;  /* bp_reserve */
+    uint32_t reserved_count;
+    _Atomic uint64_t aside; /* frames in these, for others to read */
+
     /* async.c */
     struct operation *operation; /* async_max of them, allocated on first use */
     struct operation *operation_free;
@@ -204,8 +222,14 @@ struct bp_pool {
     char io_reason[120], io_remedy[120];
     uint64_t memory_machine;
 
-    _Alignas(LINE) _Atomic uint32_t starving; /* callers parked for a frame; hardly ever written */
-    _Alignas(LINE) _Atomic uint32_t released; /* futex: moves when something became evictable while someone starved */
+    uint64_t watchdog_ns; /* 0: none */
+
+    _Alignas(LINE) _Atomic uint32_t starving; /* callers that wait for frames; hardly ever written */
+    _Atomic uint64_t turn_since_ns;           /* when the first of them came; UINT64_MAX: nobody waits */
+    slim_lock turn_lock;                      /* of what follows */
+    struct turn *turn_first, *turn_last;      /* the queue, by since_ns */
+    uint64_t stalled_since_ns;                /* when one of them was served last, or the queue began */
+    uint64_t watchdog_next_ns;                /* no diagnostic line before this */
     _Alignas(LINE) _Atomic uint64_t hand;     /* eviction's place, in frames, not wrapped */
     _Atomic uint64_t evicted;                 /* pages; the shadows' clock */
 
@@ -419,6 +443,18 @@ void bpi_magazine_flush(bp_session *);
 int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */
 void bpi_describe_holders(bp_pool *, char *text, size_t size);
+
+/* ---- turn.c ---- */
+/* Whether this session may take frames now: nobody waits who came before s->since_ns. */
+bool bpi_frame_turn(const bp_session *);
+/* Wait in order for a frame, which the session keeps for its next miss; or until the deadline. */
+void bpi_turn_wait(bp_session *, uint64_t deadline_ns);
+/* The call that waited is over: give back what its misses did not take. */
+void bpi_turn_end(bp_session *);
+/* A frame that the session has set aside, by waiting or by bp_reserve. false: none. */
+bool bpi_aside_take(bp_session *, uint32_t *frame);
+/* Something was released: the first of those who wait looks again. */
+void bpi_turn_call(bp_pool *);
 
 /* ---- async.c ---- */
 /* Hand operations whose read is over to their sessions. The lock of the read's channel is held. */

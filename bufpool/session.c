@@ -91,6 +91,7 @@ int bp_session_close(bp_session *s)
     if (pins)
         return bpi_session_fail(s, -EBUSY, "'%s' still holds %llu refs", s->label, (unsigned long long)pins);
     bpi_operations_close(s);
+    bp_unreserve(s);
     bpi_magazine_flush(s);
     bpi_magazine_drain(&pool->nodes, &s->nodes);
     bpi_channel_release(s);

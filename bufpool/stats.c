@@ -46,7 +46,10 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
         pthread_mutex_lock(&s->magazine_lock);
         st.frames_free += s->magazine_count;
         pthread_mutex_unlock(&s->magazine_lock);
+        st.frames_reserved += atomic_load_explicit(&s->aside, memory_order_relaxed);
     }
+    st.frames_free += st.frames_reserved;
+    st.frame_waiters = atomic_load_explicit(&pool->starving, memory_order_relaxed);
     st.sessions = pool->session_count;
     st.files = pool->file_count;
     pthread_mutex_unlock(&pool->lock);

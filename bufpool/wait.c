@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Parking and waking. A thread that waits for a latch or a read parks on the low half of the frame's state word; one
- * that waits for a frame parks on the pool's `released`. Every wait has an end in time.
+ * that waits for a frame parks in turn.c. Every wait has an end in time.
  */
 #include <endian.h>
 #include <errno.h>
@@ -68,9 +68,7 @@ void bpi_release_notify(bp_pool *pool)
 {
     if (likely(!atomic_load_explicit(&pool->starving, memory_order_relaxed)))
         return;
-    /* release: pairs with the acquire load of whoever is woken and looks for what we released */
-    atomic_fetch_add_explicit(&pool->released, 1, memory_order_release);
-    bpi_futex_wake(&pool->released, 1);
+    bpi_turn_call(pool);
 }
 
 /* Tell every session whether its puts must look for somebody who waits. Under pool.lock. */
