@@ -38,8 +38,8 @@
  * Results: 0 or a positive answer where the call says so, else a negative code: a negative errno where
  * one fits, or one of enum bp_code. "Retry" below means that the same call can succeed later without
  * the caller changing anything. Out-parameters come last, are written on success, and hold nothing to be
- * used after an error unless the call says otherwise. Where a file, a page or a holder is to blame, bp_session_error() or the
- * bp_error given in the options names it.
+ * used after an error unless the call says otherwise. Where a file, a page or a holder is to blame, bp_session_error()
+ * or the bp_error given in the options names it.
  */
 #ifndef BUFPOOL_H
 #define BUFPOOL_H
@@ -84,10 +84,10 @@ typedef struct bp_session bp_session;
  *   EINVAL     an argument is wrong; the detail text says which
  *   EIO, ...   what the device or the file system answered to a read; a retry reads again
  */
-#define BP_ERROR_TABLE(X)                                                          \
-    X(BP_EOF, -10001, "the page lies past the end of the file")                    \
-    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool") \
-    X(BP_CLOSED, -10003, "the pool is being closed")                               \
+#define BP_ERROR_TABLE(X)                                                                \
+    X(BP_EOF, -10001, "the page lies past the end of the file")                          \
+    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool")       \
+    X(BP_CLOSED, -10003, "the pool is being closed")                                     \
     X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first") \
     X(BP_MISMATCH, -10005, "the program was compiled with the header of another version of the library")
 
@@ -113,7 +113,12 @@ BP_API unsigned bp_version(void);
 /* ---- the pool ---------------------------------------------------------------------------------- */
 
 enum bp_choice { BP_TRY = 0, BP_ON = 1, BP_OFF = 2 }; /* try: step down quietly, told by bp_pool_caps */
-enum bp_io { BP_IO_TRY = 0, BP_IO_URING = 1, BP_IO_PSYNC = 2 };
+enum bp_io {
+    BP_IO_TRY = 0,
+    BP_IO_URING = 1,
+    BP_IO_PSYNC = 2,
+    BP_IO_NULL = 3 /* no device: for replays and tests; see bp_file_options.null_bytes */
+};
 
 /*
  * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
@@ -132,6 +137,8 @@ struct bp_pool_options {
     void (*log)(void *ctx, const char *line); /* diagnostics, one line each, any thread; NULL: none */
     void *log_ctx;
     struct bp_error *error; /* filled in when the open fails; may be NULL */
+    uint32_t frames_max; /* frames at the most, for replays and tests of pools that are smaller than the least memory;
+                            0: as many as memory allows */
 };
 
 /*
@@ -223,6 +230,9 @@ struct bp_file_options {
     uint32_t extent_bytes;  /* a miss reads an extent of this size: 4 KiB times a power of two, up to 2 MiB and
                                a sixteenth of the pool. 0: 4 KiB. Smaller extents are used where it does not fit */
     struct bp_error *error; /* filled in when the open fails; may be NULL */
+    uint64_t null_bytes; /* in a pool of BP_IO_NULL, and only there: the size of a file that does not exist, a multiple
+                            of 4 KiB up to 2^63 bytes. The path is just a name, each open is another file, its reads
+                            end at once, and what its pages hold is not defined */
 };
 
 /*
@@ -330,10 +340,10 @@ enum bp_mode {
 
 /* A pinned and latched extent. Owned by the caller from a get that returned 0 until bp_put. */
 struct bp_ref {
-    void *data;          /* the page asked for; read only under BP_SHARED */
-    uint64_t page;       /* its number */
-    uint32_t bytes;      /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
-    uint32_t mode;       /* the rest is the library's */
+    void *data;     /* the page asked for; read only under BP_SHARED */
+    uint64_t page;  /* its number */
+    uint32_t bytes; /* readable from data to the end of the extent: at least BP_PAGE_SIZE */
+    uint32_t mode;  /* the rest is the library's */
     bp_session *session;
     uint64_t *state;
 };
