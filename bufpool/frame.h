@@ -65,6 +65,7 @@ _Static_assert((FRAME_VERSION | FRAME_EXCL) == BP_VIEW_MASK, "the public header 
 #define FRAME_ID_PAGE       (BP_PAGE_MAX - 1)
 #define FRAME_ID_FILE_SHIFT 51
 #define FRAME_FILES_MAX     8191
+#define FRAME_ID_NONE       0 /* of a free frame: files count from 1 */
 
 struct frame {
     _Atomic uint64_t state;
@@ -249,6 +250,9 @@ static inline uint64_t frame_unbind(struct frame *head)
     uint32_t count = 1u << frame_order(seen);
 
     assert((seen & FRAME_EXCL) && !(seen & (FRAME_PINS | FRAME_READING)));
+    /* relaxed: before the word's release, so who sees the frame free, or as another page, does not see this page's name
+     */
+    atomic_store_explicit(&head->id, FRAME_ID_NONE, memory_order_relaxed);
     do {
         next = (seen & FRAME_VERSION) + FRAME_VERSION_ONE;
     } while (
