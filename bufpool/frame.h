@@ -30,6 +30,7 @@
  *   frame_cool          heat > 0                   heat - 1              T12
  *   frame_warm          heat < full                heat + 1              T13
  *   frame_await         any bound                  WAITERS               T14
+ *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
  */
 #ifndef BUFPOOL_FRAME_H
 #define BUFPOOL_FRAME_H
@@ -69,7 +70,8 @@ _Static_assert((FRAME_VERSION | FRAME_EXCL) == BP_VIEW_MASK, "the public header 
 
 struct frame {
     _Atomic uint64_t state;
-    _Atomic uint64_t id; /* changes only while the frame is free: stable under any unchanged version */
+    _Atomic uint64_t
+        id; /* set while the frame is free, cleared by who unbinds it: stable under any unchanged version */
 };
 
 /*
