@@ -116,7 +116,12 @@ BP_API unsigned bp_version(void);
 /* ---- the pool ---------------------------------------------------------------------------------- */
 
 enum bp_choice { BP_TRY = 0, BP_ON = 1, BP_OFF = 2 }; /* try: step down quietly, told by bp_pool_caps */
-enum bp_io { BP_IO_TRY = 0, BP_IO_URING = 1, BP_IO_PSYNC = 2 };
+enum bp_io {
+    BP_IO_TRY = 0,
+    BP_IO_URING = 1,
+    BP_IO_PSYNC = 2,
+    BP_IO_NULL = 3 /* no device: for replays and tests; see bp_file_options.null_bytes */
+};
 
 /*
  * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
@@ -140,6 +145,8 @@ struct bp_pool_options {
      * as long again at the earliest. Milliseconds; 0: 5,000; UINT32_MAX: never.
      */
     uint32_t watchdog_ms;
+    uint32_t frames_max; /* frames at the most, for replays and tests of pools that are smaller than the least memory;
+                            0: as many as memory allows */
 };
 
 /*
@@ -234,6 +241,9 @@ struct bp_file_options {
     uint32_t extent_bytes;  /* a miss reads an extent of this size: 4 KiB times a power of two, up to 2 MiB and
                                a sixteenth of the pool. 0: 4 KiB. Smaller extents are used where it does not fit */
     struct bp_error *error; /* filled in when the open fails; may be NULL */
+    uint64_t null_bytes; /* in a pool of BP_IO_NULL, and only there: the size of a file that does not exist, a multiple
+                            of 4 KiB up to 2^63 bytes. The path is just a name, each open is another file, its reads
+                            end at once, and what its pages hold is not defined */
 };
 
 /*

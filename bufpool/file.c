@@ -35,6 +35,16 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
                       bytes, pool->frames_total);
         return -EINVAL;
     }
+    if ((unsigned)o->direct > BP_OFF) {
+        bpi_error_set(o->error, -EINVAL, "direct is none of the values of its enum");
+        return -EINVAL;
+    }
+    if ((pool->options.io == BP_IO_NULL) != (o->null_bytes != 0) || o->null_bytes % BP_PAGE_SIZE ||
+        o->null_bytes > BP_PAGE_MAX << BP_PAGE_SHIFT) {
+        bpi_error_set(o->error, -EINVAL, "null_bytes is for pools of BP_IO_NULL, and there a multiple of %u up to 2^63",
+                      BP_PAGE_SIZE);
+        return -EINVAL;
+    }
     return 0;
 }
 
@@ -115,13 +125,31 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
     return 0;
 }
 
+/* The file behind a path, or a null file. */
+static int open_io(bp_pool *pool, const char *path, const struct bp_file_options *o, struct io_file *io)
+{
+    static const enum io_direct direct[] = {[BP_TRY] = IO_DIRECT_TRY, [BP_ON] = IO_DIRECT_ON, [BP_OFF] = IO_DIRECT_OFF};
+    char why[200];
+    int rc;
+
+    if (o->null_bytes) {
+        pthread_mutex_lock(&pool->lock);
+        bpi_io_file_null(io, o->null_bytes, ++pool->null_files);
+        pthread_mutex_unlock(&pool->lock);
+        return 0;
+    }
+    rc = bpi_io_file_open(io, path, direct[o->direct], why, sizeof(why));
+    if (rc)
+        bpi_error_set(o->error, rc, "%s: %s", path, why);
+    return rc;
+}
+
 int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *options, bp_file **out)
 {
     struct bp_file_options o = options ? *options : (struct bp_file_options){.size = sizeof(o)};
     struct io_file io = {.fd = -1};
     uint64_t bytes;
     unsigned order;
-    char why[200];
     int rc;
 
     if (bpi_pool_forked(pool))
@@ -129,15 +157,9 @@ int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *
     rc = check_options(pool, &o, &order);
     if (rc)
         return rc;
-    rc = bpi_io_file_open(&io, path,
-                          o.direct == BP_ON    ? IO_DIRECT_ON
-                          : o.direct == BP_OFF ? IO_DIRECT_OFF
-                                               : IO_DIRECT_TRY,
-                          why, sizeof(why));
-    if (rc) {
-        bpi_error_set(o.error, rc, "%s: %s", path, why);
+    rc = open_io(pool, path, &o, &io);
+    if (rc)
         return rc;
-    }
     rc = bpi_io_file_size(&io, &bytes);
     if (rc) {
         bpi_error_set(o.error, rc, "%s: its size: %s", path, bp_strerror(rc));

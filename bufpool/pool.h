@@ -238,6 +238,7 @@ struct bp_pool {
     unsigned session_count;
     unsigned watching; /* callers that wait for puts: sessions are calm while this is 0 */
     uint32_t session_number;
+    uint64_t null_files;                        /* opened so far */
     struct counters past;                       /* of closed sessions */
     bp_file *_Atomic file[FRAME_FILES_MAX + 1]; /* slots are never freed while the pool is open */
     unsigned file_count;

@@ -109,7 +109,7 @@ static const char *choice_name(enum bp_choice c)
 static void cap_io(bp_pool *pool, struct bp_cap *c)
 {
     static const char *const asked[] = {
-        [BP_IO_TRY] = "try io_uring", [BP_IO_URING] = "io_uring", [BP_IO_PSYNC] = "pread"};
+        [BP_IO_TRY] = "try io_uring", [BP_IO_URING] = "io_uring", [BP_IO_PSYNC] = "pread", [BP_IO_NULL] = "null"};
 
     c->name = "io";
     c->asked = asked[pool->options.io];

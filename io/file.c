@@ -179,6 +179,11 @@ out:
     return rc;
 }
 
+void bpi_io_file_null(struct io_file *file, uint64_t bytes, uint64_t number)
+{
+    *file = (struct io_file){.fd = -1, .align = 1, .dev = UINT64_MAX, .ino = number, .null_bytes = bytes};
+}
+
 void bpi_io_file_close(struct io_file *file)
 {
     if (file->fd >= 0)
@@ -190,6 +195,10 @@ int bpi_io_file_size(const struct io_file *file, uint64_t *bytes)
 {
     struct stat st;
 
+    if (file->null_bytes) {
+        *bytes = file->null_bytes;
+        return 0;
+    }
     if (fstat(file->fd, &st) < 0)
         return -errno;
     if (S_ISBLK(st.st_mode))

@@ -35,10 +35,11 @@
 /* ---- files ---- */
 
 struct io_file {
-    int fd;         /* -1: closed */
+    int fd;         /* -1: closed, or a null file */
     bool direct;    /* O_DIRECT in force */
     uint32_t align; /* direct I/O: offset, length and address must be multiples of this; else 1 */
     uint64_t dev, ino;
+    uint64_t null_bytes; /* a null file: its size; else 0 */
 };
 
 enum io_direct { IO_DIRECT_TRY, IO_DIRECT_ON, IO_DIRECT_OFF };
@@ -53,6 +54,11 @@ enum io_direct { IO_DIRECT_TRY, IO_DIRECT_ON, IO_DIRECT_OFF };
  * is read through the page cache. On failure the fd is -1 and nothing needs closing.
  */
 int bpi_io_file_open(struct io_file *, const char *path, enum io_direct, char *why, size_t size);
+/*
+ * A file of this size (a multiple of IO_ALIGN_MAX, not 0) that is nowhere, only for channels of bpi_io_null. The number
+ * tells it from other null files. Nothing can fail.
+ */
+void bpi_io_file_null(struct io_file *, uint64_t bytes, uint64_t number);
 /* No read of it may be under way. May be called twice. */
 void bpi_io_file_close(struct io_file *);
 /* Size now, in bytes; block devices too. 0 or a negative errno. */
@@ -91,7 +97,7 @@ struct io_until {
     uint64_t mask, equals;
 };
 
-/* The seam: io/uring.c and io/psync.c each export one; tests put a fault-injecting one around them. */
+/* The seam: io/uring.c exports one, io/psync.c two; tests put a fault-injecting one around them. */
 struct io_ops {
     const char *name;
     /*
@@ -153,6 +159,8 @@ struct io_ops {
 
 extern const struct io_ops bpi_io_uring;
 extern const struct io_ops bpi_io_psync;
+/* No device: what is submitted is finished, whole, without a byte having been written to it. Only null files. */
+extern const struct io_ops bpi_io_null;
 
 /*
  * Whether io_uring works here: makes a ring and reads a few bytes through it, with a time-out. 0, or a negative errno,

@@ -11,6 +11,8 @@
  *          \-> back (for workers, and for those who wait when front is empty) /
  *
  * One lock for everything, never held during a read. Registered buffers there are none.
+ *
+ * The null device is the same with nothing between submit and done.
  */
 #include <assert.h>
 #include <errno.h>
@@ -122,23 +124,29 @@ static void wake_waiters(struct psync *p)
         pthread_cond_broadcast(&p->changed);
 }
 
-/* Read one request, which is in no queue, and put it among the finished. Lock held before and after, not meanwhile. */
-static void serve(struct psync *p, struct io_request *r)
+/* Among the finished. Under lock. */
+static void finish(struct psync *p, struct io_request *r)
 {
     uint64_t one = 1;
     ssize_t n = 0;
 
-    p->running++;
-    pthread_mutex_unlock(&p->lock);
-    r->result = read_request(r);
-    pthread_mutex_lock(&p->lock);
-    p->running--;
     push(&p->done, r);
     if (p->event >= 0 && p->done.count == 1)
         n = write(p->event, &one, sizeof(one)); /* cannot fail: the counter was 0 */
     assert(n >= 0);
     (void)n;
     wake_waiters(p);
+}
+
+/* Read one request, which is in no queue, and put it among the finished. Lock held before and after, not meanwhile. */
+static void serve(struct psync *p, struct io_request *r)
+{
+    p->running++;
+    pthread_mutex_unlock(&p->lock);
+    r->result = read_request(r);
+    pthread_mutex_lock(&p->lock);
+    p->running--;
+    finish(p, r);
 }
 
 static void *worker(void *arg)
@@ -276,6 +284,24 @@ static int psync_submit(struct io_channel *ch, struct io_request *const request[
         wake_waiters(p); /* they can read it */
     if (!(flags & IO_HOLD))
         release(p);
+    pthread_mutex_unlock(&p->lock);
+    return (int)n;
+}
+
+static int null_submit(struct io_channel *ch, struct io_request *const request[], unsigned n, unsigned flags)
+{
+    struct psync *p = psync_of(ch);
+
+    (void)flags; /* over before anybody could wait */
+    pthread_mutex_lock(&p->lock);
+    if (n > p->depth - p->flight)
+        n = p->depth - p->flight;
+    p->flight += n;
+    for (unsigned i = 0; i < n; i++) {
+        assert(request[i]->file->null_bytes);
+        request[i]->result = (int32_t)request[i]->bytes;
+        finish(p, request[i]);
+    }
     pthread_mutex_unlock(&p->lock);
     return (int)n;
 }
@@ -477,6 +503,21 @@ const struct io_ops bpi_io_psync = {
     .open = psync_open,
     .close = psync_close,
     .submit = psync_submit,
+    .flush = psync_flush,
+    .reap = psync_reap,
+    .wait = psync_wait,
+    .wait_until = psync_wait_until,
+    .announce = psync_announce,
+    .fd = psync_fd,
+    .buffer = psync_buffer,
+    .file = psync_file,
+};
+
+const struct io_ops bpi_io_null = {
+    .name = "null",
+    .open = psync_open,
+    .close = psync_close,
+    .submit = null_submit,
     .flush = psync_flush,
     .reap = psync_reap,
     .wait = psync_wait,
