@@ -299,8 +299,10 @@ static int replay_trace(const struct settings *set, const struct trace *t, struc
         const struct pool_size *size = &set->pool_size[i];
         uint32_t pages = size->percent > 0 ? (uint32_t)(size->percent / 100 * t->distinct + 1e-9) : size->pages;
 
-        if (size->percent > 0 && pages < SMALLEST)
+        if (size->percent > 0 && pages < SMALLEST) {
+            printf("%s: %g %% are %u pages: left out\n", t->name, size->percent, pages);
             continue;
+        }
         row[count].trace = t;
         if (replay_size(set, t, 0, pages, &row[count++].outcome))
             return -1;

@@ -107,11 +107,15 @@ void report_summary(const struct row *row, unsigned count)
 
 /* ---- plot ---- */
 
-static const char *base_name(const char *path)
+/* Without folders and endings. */
+static void short_name(const char *path, char *out, size_t size)
 {
     const char *slash = strrchr(path, '/');
+    size_t length;
 
-    return slash ? slash + 1 : path;
+    path = slash ? slash + 1 : path;
+    length = strcspn(path, ".");
+    snprintf(out, size, "%.*s", (int)(length < 100 ? length : 100), path);
 }
 
 /* Inside single quotes a quote is written twice. */
@@ -152,6 +156,7 @@ static void write_script(FILE *out, const char *png, const char *data, const str
     unsigned panels = 0;
     unsigned columns;
     unsigned block = 0;
+    char name[104];
 
     for (unsigned i = 0; i < count; i++)
         panels += !i || row[i].trace != row[i - 1].trace;
@@ -160,7 +165,7 @@ static void write_script(FILE *out, const char *png, const char *data, const str
             300 * ((panels + columns - 1) / columns) + 40);
     put_quoted(out, png);
     fprintf(out,
-            "\nset datafile missing '?'\nset key left top\nset grid\nset yrange [0:100]\n"
+            "\nset datafile missing '?'\nset key right bottom\nset grid\nset yrange [0:100]\n"
             "set xlabel 'pool, %% of the pages'\nset ylabel 'hit rate, %%'\nset multiplot layout %u,%u\ndata = ",
             (panels + columns - 1) / columns, columns);
     put_quoted(out, data);
@@ -169,7 +174,8 @@ static void write_script(FILE *out, const char *png, const char *data, const str
         if (i && row[i].trace == row[i - 1].trace)
             continue;
         fprintf(out, "set title ");
-        put_quoted(out, base_name(row[i].trace->name));
+        short_name(row[i].trace->name, name, sizeof(name));
+        put_quoted(out, name);
         fprintf(out,
                 " noenhanced\nplot data index %u using 2:5 with lines dashtype 2 title 'optimum', "
                 "data index %u using 2:4 with lines title 'LRU', "
