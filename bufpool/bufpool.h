@@ -260,6 +260,71 @@ BP_API int bp_pool_trace_read(bp_pool *, struct bp_trace_entry[], unsigned n, ui
 /* End it, and forget what was not read. */
 BP_API int bp_pool_trace_stop(bp_pool *);
 
+/* ---- across a restart -------------------------------------------------------------------------- */
+
+/*
+ * A pool that starts empty is slow until its pages are back. bp_pool_dump writes down which extents are in memory, and
+ * bp_pool_restore reads them back: in the order of the file instead of the order in which they are asked for, which is
+ * what makes it fast. The list holds no data. It is never needed for correctness: what a page holds always comes
+ * from the file that is open now, and the worst a wrong list can do is to have pages read that nobody wants.
+ */
+struct bp_dump_options {
+    size_t size;
+    uint64_t extents_max;   /* only so many, the hottest; 0: all */
+    struct bp_error *error; /* filled in when the dump fails; may be NULL */
+};
+
+/*
+ * Write the list of all extents in memory, hottest first, to path; options and extents (how many were listed) may be
+ * NULL. Written to path.new, synced, and renamed: a crash leaves the old list or the new one. The file is readable by
+ * its owner only. The pool stays in use meanwhile; what comes or goes during the dump may be listed or not. 16 bytes of
+ * memory for each extent. EBUSY: another dump to this path is under way; ENOMEM, or what the file system answered
+ * (ENOSPC, EACCES, ...): the old list is as it was. Thread safe.
+ */
+BP_API BP_NODISCARD int bp_pool_dump(bp_pool *, const char *path, const struct bp_dump_options *, uint64_t *extents);
+
+struct bp_restore_options {
+    size_t size;
+    uint64_t bytes_per_second; /* read no faster than this, on average; 0: as fast as the device goes */
+    uint64_t extents_max;      /* look at so many extents of the list at the most; 0: all */
+    uint32_t milliseconds_max; /* stop after this time; 0: no limit */
+    bool (*go_on)(void *ctx);  /* asked every few milliseconds, on the caller's thread; false: stop. NULL: none */
+    void *ctx;
+};
+
+enum bp_restore_end {
+    BP_RESTORE_ALL,  /* the whole list was gone through */
+    BP_RESTORE_FULL, /* no memory is free: more would have displaced pages that are in use */
+    BP_RESTORE_LIMIT /* extents_max, milliseconds_max, or go_on said so */
+};
+
+struct bp_restore_result {
+    uint64_t listed;      /* extents in the list */
+    uint64_t restored;    /* brought back */
+    uint64_t present;     /* were there already, or were being read */
+    uint64_t passed_over; /* of files that are not open here, or have changed since the dump */
+    uint64_t failed;      /* could not be read; who asks for them gets the error */
+    uint64_t bytes;       /* read */
+    uint32_t files;       /* in the list */
+    uint32_t files_known; /* of these, open in this pool and unchanged */
+    enum bp_restore_end end;
+};
+
+/*
+ * Read back what a list names, as the session's own misses but without displacing anything: it stops when no memory is
+ * free. The files must be open already, and stay so until it returns; they are known by inode, size and time of the
+ * last change, so what was written to since the dump is passed over. Options may be NULL. Blocks until it is through; run
+ * it on a thread with a session of its own, beside those that serve. Several at once do no harm.
+ *
+ * 0: the result says what was done, and so it does after an error. ENOENT, EACCES, ...: the list cannot be read; EBADMSG:
+ * it is damaged, cut off, or no list, or it says what cannot be (pages past the end, overlapping extents): nothing of it
+ * was used; EPROTO: of a version, or of pages of a size, that this library does not know; ESTALE: none of its files
+ * is open here and unchanged; ETIMEDOUT: the device does not answer; EIO, ...: too many reads failed. Texts by
+ * bp_session_error, also after 0, if a file was passed over.
+ */
+BP_API BP_NODISCARD int bp_pool_restore(bp_session *, const char *path, const struct bp_restore_options *,
+                                        struct bp_restore_result *);
+
 /* ---- files ------------------------------------------------------------------------------------- */
 
 struct bp_file_options {

@@ -45,6 +45,12 @@ void bpi_unpin(bp_pool *pool, uint32_t head)
         bpi_release_notify(pool);
 }
 
+/* A read's k-th extent. */
+static inline uint32_t head_of(const struct read *r, uint32_t k)
+{
+    return r->frame + (k << r->order);
+}
+
 /*
  * READING is gone from the heads of these reads, and what waits on the words for a latch has been woken: those who wait
  * in the channel look again, operations are handed to their sessions.
@@ -52,36 +58,51 @@ void bpi_unpin(bp_pool *pool, uint32_t head)
 static void tell_and_end(struct channel *ch, struct read *const r[], unsigned n, bp_session *s)
 {
     const _Atomic uint64_t *word[REAP_BATCH];
+    unsigned words = 0;
 
-    for (unsigned i = 0; i < n; i++)
-        word[i] = &ch->pool->frame[r[i]->frame].state;
-    ch->ops->announce(ch->io, word, n);
+    for (unsigned i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < r[i]->heads; k++) {
+            if (words == REAP_BATCH) {
+                ch->ops->announce(ch->io, word, words);
+                words = 0;
+            }
+            word[words++] = &ch->pool->frame[head_of(r[i], k)].state;
+        }
+    }
+    ch->ops->announce(ch->io, word, words);
     bpi_reads_end(ch, r, n, s);
 }
 
 /* Out of the index, or never in it: everybody who waits gets the error. The caller gets a pin (T4). */
-static void fail_frame(struct read *r, int error, bp_session *s)
+static void fail_frames(struct read *r, int error, bp_session *s)
 {
     bp_pool *pool = r->channel->pool;
-    struct frame *f = &pool->frame[r->frame];
 
-    atomic_store_explicit(&pool->cold[r->frame].error, error, memory_order_relaxed);
-    if (frame_fail(f) & FRAME_WAITERS)
-        bpi_frame_wake(f);
+    for (uint32_t k = 0; k < r->heads; k++) {
+        uint32_t head = head_of(r, k);
+
+        atomic_store_explicit(&pool->cold[head].error, error, memory_order_relaxed);
+        if (frame_fail(&pool->frame[head]) & FRAME_WAITERS)
+            bpi_frame_wake(&pool->frame[head]);
+    }
     tell_and_end(r->channel, &r, 1, s);
 }
 
 void bpi_read_failed(struct read *r, int error, bp_session *s, struct counters *count)
 {
     bp_pool *pool = r->channel->pool;
-    uint32_t head = r->frame;
-    uint64_t page = frame_id(&pool->frame[head]) & FRAME_ID_PAGE;
+    struct read was = *r; /* it is given back on the way */
 
     if (error != ABANDONED)
         counter_add(&count->read_errors, 1);
-    bpi_index_erase(&r->file->index, page, r->order, head, ENTRY_NONE);
-    fail_frame(r, error, s);
-    bpi_unpin(pool, head);
+    for (uint32_t k = 0; k < was.heads; k++) {
+        uint32_t head = head_of(&was, k);
+
+        bpi_index_erase(&r->file->index, frame_id(&pool->frame[head]) & FRAME_ID_PAGE, r->order, head, ENTRY_NONE);
+    }
+    fail_frames(r, was.heads > 1 ? ABANDONED : error, s); /* which of a run's it was nobody knows */
+    for (uint32_t k = 0; k < was.heads; k++)
+        bpi_unpin(pool, head_of(&was, k));
 }
 
 void bpi_read_abandon(struct read *r, bp_session *s)
@@ -89,7 +110,7 @@ void bpi_read_abandon(struct read *r, bp_session *s)
     bp_pool *pool = s->pool;
     uint32_t head = r->frame;
 
-    fail_frame(r, ABANDONED, s);
+    fail_frames(r, ABANDONED, s);
     bpi_unpin(pool, head);
     bpi_unpin(pool, head); /* the initiator's, from frame_publish */
 }
@@ -103,14 +124,16 @@ static void reads_succeeded(struct channel *ch, struct read *const r[], unsigned
     bool given_up = false;
 
     for (unsigned i = 0; i < n; i++) {
-        uint64_t before;
-
         bytes += r[i]->done;
         SYNC_POINT("fault:complete");
-        before = frame_read_done(&frame[r[i]->frame]);
-        if (before & FRAME_WAITERS)
-            bpi_frame_wake(&frame[r[i]->frame]);
-        given_up |= !(before & FRAME_PINS); /* everybody who asked */
+        for (uint32_t k = 0; k < r[i]->heads; k++) {
+            struct frame *f = &frame[head_of(r[i], k)];
+            uint64_t before = frame_read_done(f);
+
+            if (before & FRAME_WAITERS)
+                bpi_frame_wake(f);
+            given_up |= !(before & FRAME_PINS); /* everybody who asked */
+        }
     }
     counter_add(&count->reads, n);
     counter_add(&count->read_bytes, bytes);

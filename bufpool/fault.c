@@ -149,7 +149,7 @@ static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *
     r->done = 0;
     r->retries = 0;
     r->pieces = 0;
-    r->bytes = BP_PAGE_SIZE << r->order;
+    r->bytes = (uint32_t)r->heads * BP_PAGE_SIZE << r->order;
     r->io.file = &file->io;
     r->io.file_slot = file_slot_of(r->channel, file);
     r->io.offset = page << BP_PAGE_SHIFT;
@@ -187,6 +187,12 @@ static int queue_held(bp_session *s)
     while (left--)
         bpi_read_failed((struct read *)*request++, rc, s, &s->count);
     return rc;
+}
+
+void bpi_read_queue(bp_session *s, bp_file *file, uint64_t page, struct read *r)
+{
+    hold_read(s, file, page, r);
+    queue_held(s); /* what it does not take has failed, as its waiters will find */
 }
 
 /* The end of a group: nothing is held or kept for it any more. As queue_held. */
@@ -227,6 +233,7 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
 
     r->frame = head;
     r->order = (uint8_t)*order;
+    r->heads = 1;
     atomic_store_explicit(&s->pool->cold[head].channel, r->channel->number, memory_order_relaxed);
     atomic_store_explicit(&s->pool->cold[head].slot, r->slot, memory_order_relaxed);
     frame_publish(&s->frame[head], file->id | first, *order, 0);
@@ -408,8 +415,7 @@ int bpi_joined_result(bp_session *s, bp_file *file, uint64_t page, uint32_t head
 
 /* ---- waiting, for the calls that may ---- */
 
-/* Until the read of a joined frame is over, or the deadline. Helps in its channel, whoever submitted. */
-static void wait_for_read(bp_session *s, uint32_t head, unsigned want, uint64_t deadline_ns)
+void bpi_read_wait(bp_session *s, uint32_t head, unsigned want, uint64_t deadline_ns)
 {
     struct io_until until = {.word = &s->frame[head].state, .mask = FRAME_READING, .equals = FRAME_READING};
     bp_pool *pool = s->pool;
@@ -502,7 +508,7 @@ static int finish_joined(bp_session *s, bp_file *file, uint64_t page, enum bp_mo
 {
     int rc;
 
-    wait_for_read(s, t->head, want, deadline_ns);
+    bpi_read_wait(s, t->head, want, deadline_ns);
     if (frame_load(&s->frame[t->head]) & FRAME_READING) {
         bpi_unpin(s->pool, t->head);
         counter_add(&s->count.busy, 1);

@@ -7,7 +7,8 @@
  *   complete.c what a finished read leads to  wait.c     parking and waking
  *   channel.c  rings, their requests and registered slabs
  *   evict.c    taking frames from pages       async.c    bp_get_start, bp_poll, the session's descriptor
- *   turn.c     waiting for frames, in order   dump.c restore.c extents.h   what was in memory, across a restart
+ *   run.c      one read for many extents      turn.c     waiting for frames, in order
+ *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
  *   trace.c    recording what is asked for
@@ -80,6 +81,7 @@ struct read {
     uint32_t bytes; /* of the extent */
     uint32_t done;  /* bytes that are there */
     uint8_t order;
+    uint16_t heads;  /* extents side by side that it is for, 1 but for runs (run.c) */
     uint8_t retries; /* in a row without progress */
     uint16_t pieces;
     uint16_t slot;             /* number in the channel */
@@ -392,12 +394,26 @@ struct target {
 };
 /* One attempt at a page, without waiting. enum step, or a negative code with the session's text set. */
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
+/* Until the read of a joined frame is over, or the deadline. Helps in its channel, whoever submitted. */
+void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline_ns);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
 /* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
 int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */
 int bpi_file_reaches(bp_file *, uint64_t page);
+
+/* The read joins those that the session holds, and all of them go into the channel's queue. */
+void bpi_read_queue(bp_session *, bp_file *, uint64_t page, struct read *);
+
+/* ---- run.c ---- */
+#define READ_RUN_PAGES 64u
+/*
+ * Begin to read up to n pages (as many as lie in one leaf) into frames that are free, each page an extent of its own,
+ * with one request. None of them should be there. Returns how many, from the first on; the session has a pin on each, as
+ * of STEP_JOINED; *head is the first one's frame, and the others' follow. 0: it cannot be done so; page by page it may.
+ */
+unsigned bpi_run_start(bp_session *, bp_file *, uint64_t page, unsigned n, uint32_t *head);
 
 /* ---- complete.c ---- */
 #define ABANDONED (-EAGAIN) /* as a frame's error: no read was made of it; look the page up again */

@@ -407,6 +407,11 @@ unsigned bpi_frames_slab(const struct frames *frames, uint32_t frame)
     return frame >> frames->slab_shift;
 }
 
+unsigned bpi_frames_node(const struct frames *frames, uint32_t frame)
+{
+    return frames->slabs.slab[frame >> frames->slab_shift].node;
+}
+
 bool bpi_frames_slab_ready(const struct frames *frames, unsigned slab)
 {
     return atomic_load_explicit(&frames->slabs.slab[slab].state, memory_order_acquire) == SLAB_POPULATED;

@@ -68,6 +68,8 @@ void bpi_frames_free_many(struct frames *, const uint32_t frame[], unsigned n);
 
 void bpi_frames_stats(const struct frames *, struct frames_stats *);
 
+/* Node that the memory of a frame that was handed out lies on, as far as the pool knows. Lock free. */
+unsigned bpi_frames_node(const struct frames *, uint32_t frame);
 /* Slab of a frame, and whether that slab is fully populated (then it may be registered). Lock free. */
 unsigned bpi_frames_slab(const struct frames *, uint32_t frame);
 bool bpi_frames_slab_ready(const struct frames *, unsigned slab);
