@@ -17,7 +17,7 @@ traces=("$folder"/*.txt "$folder"/*.txt.gz)
     / accesses to / { trace = $1; sub(/.*\//, "", trace); sub(/\..*/, "", trace) }
     $3 == "%" && $1 ~ /^[0-9]+$/ {
         lru = $(NF - 1); pool = $(NF - 2)
-        printf "| %s | %d | %s | %s | %s | %+.1f %% |\n", trace, $1, $NF, lru, pool, lru > 0 ? 100 * (pool / lru - 1) : 0
+        printf "| %s | %d | %s | %s | %s | %+.1f %% |\n", trace, $1, $NF, lru, pool, (lru > 0 ? 100 * (pool / lru - 1) : 0)
     }
     /^geometric|^rows more|^over LRU|^estimate/ { sub(/[^ ]*\//, ""); summary = summary "\n" $0 }
     END { print summary }'
