@@ -4,7 +4,7 @@
  *
  * The one who waits longest has the turn. Only he searches; the others sleep, each on a word of his own, until it is
  * their turn or their deadline. What becomes evictable wakes him alone (bpi_release_notify), so waiting costs one
- * search for each release however many wait, and one each WAIT_SLICE_NS beside that, for what nobody announces.
+ * search for each release however many wait, and one each SLICE_NS beside that, for what nobody announces.
  *
  * Who came later takes no frame while somebody waits (bpi_frame_turn): a stream of newcomers cannot starve the one who
  * waits. Operations of bp_get_start do not sleep here, since their thread may not come back for long: they try again
@@ -24,7 +24,9 @@
 
 #include "bufpool/pool.h"
 
-#define WAIT_SLICE_NS (100 * NS_PER_MS)
+#define SLICE_NS     (5 * NS_PER_MS) /* between two searches that nobody called for: inlined puts tell nobody (R12) */
+#define SLICE_SHARE  32u             /* and so many times what the last search took, so that waiting stays cheap */
+#define SLICE_MAX_NS (500 * NS_PER_MS)
 
 /* A caller that waits; on its stack. */
 struct turn {
@@ -195,6 +197,14 @@ static int collect(bp_session *s, uint32_t frame[], unsigned want, unsigned *got
     return rc == -EAGAIN ? 0 : rc;
 }
 
+/* How long to sleep after a search that took so long and found too little. */
+static uint64_t slice_after(uint64_t took_ns)
+{
+    uint64_t slice = took_ns * SLICE_SHARE;
+
+    return slice < SLICE_NS ? SLICE_NS : slice < SLICE_MAX_NS ? slice : SLICE_MAX_NS;
+}
+
 /* In the queue, until there are enough or the deadline. 0, -EAGAIN, or an error; *got of them are the caller's. */
 static int wait_in_turn(bp_session *s, struct turn *me, uint32_t frame[], unsigned want, uint64_t deadline_ns,
                         unsigned *got)
@@ -204,8 +214,10 @@ static int wait_in_turn(bp_session *s, struct turn *me, uint32_t frame[], unsign
     for (;;) {
         uint32_t seen = atomic_load_explicit(&me->word, memory_order_acquire);
         bool first = is_first(pool, me);
+        uint64_t begin = bpi_now_ns();
         int rc = first ? collect(s, frame, want, got) : 0;
         uint64_t now;
+        uint64_t until;
 
         if (rc || *got == want)
             return rc;
@@ -214,7 +226,8 @@ static int wait_in_turn(bp_session *s, struct turn *me, uint32_t frame[], unsign
             watch_dog(pool, now);
         if (now >= deadline_ns)
             return -EAGAIN;
-        bpi_futex_wait(&me->word, seen, first && now + WAIT_SLICE_NS < deadline_ns ? now + WAIT_SLICE_NS : deadline_ns);
+        until = first ? now + slice_after(now - begin) : deadline_ns;
+        bpi_futex_wait(&me->word, seen, until < deadline_ns ? until : deadline_ns);
     }
 }
 
