@@ -238,6 +238,33 @@ BP_API bool bp_stats_item(const struct bp_stats *, unsigned i, const char **name
  */
 BP_API int bp_pool_check(bp_pool *, struct bp_error *error);
 
+/*
+ * Record which pages the program asks for: a block trace, to be replayed (bufpool-replay) at other sizes. A ring in
+ * memory keeps the latest accesses; somebody reads them from time to time. Recorded is a sample of the pages, the same
+ * ones every time, and of these every access: replay it in a pool of 1/one_in of the size. An access that waited for a
+ * read under way counts as a hit. A hit of a page in the sample costs a lock meanwhile, others what they always do.
+ */
+struct bp_trace_options {
+    size_t size;
+    uint32_t one_in;  /* record one page in so many; 0: all */
+    uint32_t entries; /* of the ring: a power of two or the next one, up to 2^26; 0: 65,536 */
+};
+enum bp_trace_kind { BP_TRACE_HIT, BP_TRACE_MISS };
+struct bp_trace_entry {
+    const bp_file *file; /* which of the files; it may be closed by now */
+    uint64_t page;
+    enum bp_trace_kind kind;
+};
+/* Options may be NULL. EALREADY: it is being recorded; ENOMEM, EINVAL. Thread safe, as the others. */
+BP_API BP_NODISCARD int bp_pool_trace_start(bp_pool *, const struct bp_trace_options *);
+/*
+ * Take up to n entries out of the ring, oldest first; how many. *lost (may be NULL): entries since the start that were
+ * overwritten before they were read. EINVAL: nothing is being recorded.
+ */
+BP_API int bp_pool_trace_read(bp_pool *, struct bp_trace_entry[], unsigned n, uint64_t *lost);
+/* End it, and forget what was not read. */
+BP_API int bp_pool_trace_stop(bp_pool *);
+
 /* ---- files ------------------------------------------------------------------------------------- */
 
 struct bp_file_options {

@@ -95,14 +95,15 @@ static size_t copy_run(bp_session *s, bp_file *file, uint64_t at, uint64_t end, 
     uint64_t last = (end - 1) >> BP_PAGE_SHIFT;
     const _Atomic index_entry *slot;
     struct node_head *leaf = index_hold(&file->index, page, &slot);
-    size_t count = 0;
-    uint64_t pages = 1;
+    uint64_t pages;
+    uint64_t count;
 
     if (!leaf)
         return 0;
     if (last > (page | (INDEX_SLOTS - 1)))
         last = page | (INDEX_SLOTS - 1);
-    index_slots_run(slot, &page, &count, last - page + 1, &pages, copy_page, &r);
+    SYNC_POINT("copy:held");
+    count = index_slots_run(slot, true, &page, last - page + 1, 0, &pages, copy_page, &r);
     index_unhold(leaf);
     counter_add(&s->count.hits, count);
     return (size_t)(r.at - at);

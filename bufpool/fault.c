@@ -226,6 +226,8 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
     rc = enter(s, file, page, order, head, r);
     if (rc == 0) {
         counter_add(&s->count.misses, 1);
+        if (is_recording(s))
+            bpi_trace_note(s, file, page, BP_TRACE_MISS);
         t->head = head;
         t->frame = head + (uint32_t)(page & extent_mask(*order));
         t->seen = frame_load(&s->frame[head]);
@@ -266,7 +268,7 @@ static int fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
 /* ---- one attempt ---- */
 
 /* A frame that agreed: pin it, join its read, or say what is in the way. -EAGAIN: the word moved, look again. */
-static int take_hold(bp_session *s, const bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
+static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, struct target *t)
 {
     struct frame *f = &s->frame[t->head];
 
@@ -277,6 +279,8 @@ static int take_hold(bp_session *s, const bp_file *file, uint64_t page, enum bp_
             return -EAGAIN;
         hit_noted(s, f, t->seen);
         counter_add(&s->count.joins, 1);
+        if (is_recording(s))
+            bpi_trace_note(s, file, page, BP_TRACE_HIT);
         return STEP_JOINED;
     }
     if (mode == BP_SHARED) {
@@ -295,6 +299,8 @@ static int take_hold(bp_session *s, const bp_file *file, uint64_t page, enum bp_
         hit_warm(s, f, frame_load(f));
     }
     counter_add(&s->count.hits, 1);
+    if (is_recording(s))
+        bpi_trace_hit(s, file, page, t->head);
     return STEP_PINNED;
 }
 

@@ -34,6 +34,7 @@
  *   frame_chill         heat > 0                   heat 0                T12
  *   frame_warm          heat < full                heat + 1              T13
  *   frame_await         any bound                  WAITERS               T14
+ *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
  */
 #ifndef BUFPOOL_FRAME_H
 #define BUFPOOL_FRAME_H
@@ -70,10 +71,12 @@ _Static_assert((FRAME_VERSION | FRAME_EXCL) == BP_VIEW_MASK, "the public header 
 #define FRAME_ID_PAGE       (BP_PAGE_MAX - 1)
 #define FRAME_ID_FILE_SHIFT 51
 #define FRAME_FILES_MAX     8191
+#define FRAME_ID_NONE       0 /* of a free frame: files count from 1 */
 
 struct frame {
     _Atomic uint64_t state;
-    _Atomic uint64_t id; /* changes only while the frame is free: stable under any unchanged version */
+    _Atomic uint64_t
+        id; /* set while the frame is free, cleared by who unbinds it: stable under any unchanged version */
 };
 
 /*
@@ -257,6 +260,9 @@ static inline uint64_t frame_unbind(struct frame *head)
     uint32_t count = 1u << frame_order(seen);
 
     assert((seen & FRAME_EXCL) && !(seen & (FRAME_PINS | FRAME_READING)));
+    /* relaxed: before the word's release, so who sees the frame free, or as another page, does not see this page's name
+     */
+    atomic_store_explicit(&head->id, FRAME_ID_NONE, memory_order_relaxed);
     do {
         next = (seen & FRAME_VERSION) + FRAME_VERSION_ONE;
     } while (

@@ -54,8 +54,8 @@ typedef uint32_t index_entry;
 #define ENTRY_NONE       0u
 #define ENTRY_TAG        3u
 #define ENTRY_FRAME      1u
-#define ENTRY_NODE       2u
-#define ENTRY_SHADOW     3u
+#define ENTRY_SHADOW     2u
+#define ENTRY_NODE       3u                /* the one even tag is the shadow's: in a leaf an odd entry is a frame */
 #define ENTRY_NUMBER_MAX (UINT32_MAX >> 2) /* frame and node numbers are below 2^30 */
 
 static inline bool entry_is_frame(index_entry e)
@@ -73,7 +73,7 @@ static inline bool entry_is_shadow(index_entry e)
 /* A frame or a shadow: a walk ends here, above the last level too. */
 static inline bool entry_is_end(index_entry e)
 {
-    return e & 1;
+    return (e + 1) & 2;
 }
 static inline uint32_t entry_number(index_entry e)
 {
@@ -231,10 +231,10 @@ static inline unsigned index_root_shift(uint64_t root)
 }
 
 /*
- * Where a node's slots begin in the map: at the entry times 16, which is the number times 64, and 32 for the tag of a
- * node; there begins node 0. Nothing (0) leads to the 32 entries before and the first half of node 0, which are empty
+ * Where a node's slots begin in the map: at the entry times 16, which is the number times 64, and 48 for the tag of a
+ * node; there begins node 0. Nothing (0) leads to the 48 entries before and the beginning of node 0, which are empty
  * for ever. The root word has the entry 32 bits up and above a small number, so 28 bits down make it 16 times as large.
- * (16, 64, 32 and 28 for 64 slots.)
+ * (16, 64, 48 and 28 for 64 slots.)
  */
 static inline size_t index_slots(index_entry node)
 {
@@ -408,19 +408,33 @@ static inline __attribute__((always_inline)) index_entry index_recall(const stru
  */
 typedef bool index_pin(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages);
 
-/* The slots of a leaf from one on, `end` - `count` extents of one page, or the first that has more. */
-static inline __attribute__((always_inline)) bool index_slots_run(const _Atomic index_entry *slot, uint64_t *page,
-                                                                  size_t *count, size_t end, uint64_t *pages,
-                                                                  index_pin *pin, void *arg)
+/*
+ * The slots of a leaf from *page on, `most` extents of one page at the most, or up to the first that has more pages;
+ * `before` is for the first of them. How many were pinned; *page is the one after the last of them. *pages is 1 unless
+ * the last had more, and 0 if the run ended before that. `held`: nothing but frames, shadows and nothing can be there.
+ */
+static inline __attribute__((always_inline)) uint64_t index_slots_run(const _Atomic index_entry *slot, bool held,
+                                                                      uint64_t *page, uint64_t most, size_t before,
+                                                                      uint64_t *pages, index_pin *pin, void *arg)
 {
-    for (;; slot++, ++*page) {
+    uint64_t at = *page;
+    uint64_t left = most;
+    uint64_t many = 1;
+
+    do {
         index_entry e = atomic_load_explicit(slot, memory_order_acquire);
 
-        if (!entry_is_frame(e) || !pin(arg, *count, *page, e, pages))
-            return false;
-        if (++*count == end || *pages != 1)
-            return true;
-    }
+        if (!(held ? (e & 1) != 0 : entry_is_frame(e)) || !pin(arg, before + (size_t)(at - *page), at, e, &many)) {
+            many = 0;
+            break;
+        }
+        slot++;
+        at++;
+        left--;
+    } while (left && many == 1);
+    *pages = many;
+    *page = at + (many > 1 ? many - 1 : 0);
+    return most - left;
 }
 
 /*
@@ -440,22 +454,23 @@ static inline __attribute__((always_inline)) size_t index_batch(const struct ind
         const _Atomic index_entry *slot;
         index_entry above;
         uint64_t pages = 1;
+        uint64_t next = page;
 
         if (index_reach(x, page, &slot, &above)) {
             uint64_t room = (page | (INDEX_SLOTS - 1)) - page; /* in the leaf, behind this page */
 
             room = room < last - page ? room : last - page;
-            /* up to the count at which to look anew, if all that comes are extents of one page */
-            if (!index_slots_run(slot, &page, &count, room < most - count ? count + room + 1 : most, &pages, pin, arg))
-                return count;
+            room = room < most - count ? room + 1 : most - count;
+            count += index_slots_run(slot, false, &next, room, count, &pages, pin, arg);
         } else {
             if (!entry_is_frame(above) || !pin(arg, count, page, above, &pages))
                 return count;
             count++;
+            next = page + pages;
         }
-        if (count == most || pages > last - page)
+        if (!pages || count == most || next - 1 >= last) /* next is 0 behind the last of all pages */
             return count;
-        page += pages;
+        page = next;
     }
 }
 

@@ -302,7 +302,7 @@ static bool check_top(const struct index *x, uint32_t top)
 {
     const struct node_head *h = head_of(x, top);
 
-    return h->used != 1 || slot_get(x, top, 0) == ENTRY_NONE || (h->shift > 0 && entry_is_end(slot_get(x, top, 0)));
+    return h->used != 1 || h->shift == 0 || !entry_is_node(slot_get(x, top, 0));
 }
 
 bool bpi_index_check(struct index *x, uint64_t *live)

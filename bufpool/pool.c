@@ -209,6 +209,8 @@ static void free_parts(bp_pool *pool)
     if (pool->frames)
         bpi_frames_close(pool->frames);
     pthread_mutex_destroy(&pool->lock);
+    pthread_mutex_destroy(&pool->recording.lock);
+    free(pool->recording.entry);
     free(pool);
 }
 
@@ -229,6 +231,7 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     pool->options = *options;
     pool->pid = getpid();
     pthread_mutex_init(&pool->lock, NULL);
+    pthread_mutex_init(&pool->recording.lock, NULL);
     rc = bpi_topology_open(&pool->topology);
     if (rc) {
         bpi_error_set(options->error, rc, "hwloc cannot read this machine's topology: %s", bp_strerror(rc));

@@ -10,6 +10,7 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
+ *   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks'; policy.lock with none inside. No lock is held while anything waits for a device, a latch or a
@@ -192,6 +193,15 @@ struct bp_session {
     char error[248];
 };
 
+/* trace.c */
+struct recording {
+    _Atomic uint32_t limit; /* pages whose hash is not above are recorded; 0: none are */
+    pthread_mutex_t lock;   /* of the rest; innermost */
+    struct bp_trace_entry *entry;
+    uint32_t mask;
+    uint64_t head, tail, lost;
+};
+
 struct bp_pool {
     /* read by every miss; set at open */
     struct frame *frame;
@@ -229,6 +239,8 @@ struct bp_pool {
     struct channel *_Atomic channel[CHANNELS_MAX];
     _Atomic unsigned channel_count;
     unsigned channels_max;
+
+    _Alignas(LINE) struct recording recording;
 };
 
 static inline unsigned file_number(const bp_file *file)
@@ -450,6 +462,16 @@ void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */
 void bpi_describe_holders(bp_pool *, char *text, size_t size);
+
+/* ---- trace.c ---- */
+void bpi_trace_note(bp_session *, bp_file *, uint64_t page, enum bp_trace_kind);
+/* A hit of a page that was not at full heat before, in the extent of this head. */
+void bpi_trace_hit(bp_session *, bp_file *, uint64_t page, uint32_t head);
+
+static inline bool is_recording(const bp_session *s)
+{
+    return unlikely(atomic_load_explicit(&s->pool->recording.limit, memory_order_relaxed) != 0);
+}
 
 /* ---- async.c ---- */
 /* Hand operations whose read is over to their sessions. The lock of the read's channel is held. */

@@ -19,12 +19,13 @@
  * everybody, only larger than need be; `mending` says so to bpi_index_check.
  *
  * Invariants (bpi_index_check)
- *   I1  height is minimal: the top node has something beyond slot 0, or slot 0 holds an extent that needs this level
- * (or page 0 alone, in a leaf that was held) I2  used counts non-empty slots, shadows those that hold shadows; a node
- * with used 0 is not in the tree I3  cont bit i is set only where slots i - 1 and i hold one entry; an entry's slots
- * are an aligned power of two I4  a node is on the shadow list, once, exactly if used == shadows I5  a node has the
- * base and the shift of the slot that leads to it, and this index as its owner I6  marks stand at live slots, at all of
- * an entry or at none; at a slot that leads to a node, where that node has any
+ *   I1  height is minimal: the top node has something beyond slot 0, or slot 0 holds an extent that needs this level,
+ *       or page 0 alone is in a leaf that was held
+ *   I2  used counts non-empty slots, shadows those that hold shadows; a node with used 0 is not in the tree
+ *   I3  cont bit i is set only where slots i - 1 and i hold one entry; an entry's slots are an aligned power of two
+ *   I4  a node is on the shadow list, once, exactly if used == shadows
+ *   I5  a node has the base and the shift of the slot that leads to it, and this index as its owner
+ *   I6  marks stand at live slots, at all of an entry or at none; at a slot of a node, where that node has any
  */
 #ifndef BUFPOOL_TREE_H
 #define BUFPOOL_TREE_H

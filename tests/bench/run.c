@@ -26,7 +26,7 @@ struct crew {
     const struct bench_case *bench_case;
     pthread_barrier_t barrier; /* of the threads and the one that leads them */
     pthread_barrier_t ready;   /* of the threads alone */
-    bench_loop *loop; /* of this turn; NULL: go home */
+    bench_loop *loop;          /* of this turn; NULL: go home */
     unsigned count;
     struct bench_thread thread[BENCH_THREADS_MAX];
     struct turn turn[BENCH_THREADS_MAX];
@@ -222,7 +222,8 @@ static int crew_turn(struct crew *crew, const struct bench_variant *v, struct be
     sample->wall = (double)(end_ns - start_ns) / ops;
     sample->cpu = (double)cpu_ns / ops / crew->count;
     /* the process' includes what others do for the loop (a pool's threads), but also a lead-in */
-    sample->process_cpu = leads_in(crew) || crew->bench_case->fixture->prepare ? sample->cpu : (double)process_ns / ops / crew->count;
+    sample->process_cpu =
+        leads_in(crew) || crew->bench_case->fixture->prepare ? sample->cpu : (double)process_ns / ops / crew->count;
     return 0;
 }
 

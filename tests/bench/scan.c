@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "resident.h"
 
@@ -26,6 +27,7 @@ struct scan {
 
 struct scan_thread {
     bp_session *large, *small;
+    char *to; /* for copies */
 };
 
 /* ---- loops ---- */
@@ -76,6 +78,66 @@ static int sum_small(struct bench_thread *t, uint64_t ops)
 {
     return sum_extents(t, ops, ((struct scan_thread *)t->local)->small, ((struct scan *)t->fixture)->small.file);
 }
+
+/* ---- copies ---- */
+
+/* Pieces of so many bytes, one after the other. */
+typedef int copy_piece(bp_session *, bp_file *, uint64_t offset, size_t bytes, char *to);
+
+static int copy_pages(bp_session *session, bp_file *file, uint64_t offset, size_t bytes, char *to)
+{
+    for (size_t done = 0; done < bytes; done += BP_PAGE_SIZE) {
+        uint64_t page = (offset + done) >> BP_PAGE_SHIFT;
+        struct bp_ref ref;
+        int rc = bp_get(session, file, page, BP_SHARED, &ref);
+
+        if (unlikely(rc))
+            return rc;
+        memcpy(to + done, (const char *)ref.data + ((page - ref.page) << BP_PAGE_SHIFT), BP_PAGE_SIZE);
+        bp_put(&ref);
+    }
+    return 0;
+}
+
+static int copy_extents(bp_session *session, bp_file *file, uint64_t offset, size_t bytes, char *to)
+{
+    size_t done;
+    int rc = bp_copy_out(session, file, offset, bytes, to, &done);
+
+    return rc ? rc : done == bytes ? 0 : -EUCLEAN;
+}
+
+static inline int copy_loop(struct bench_thread *t, uint64_t ops, size_t bytes, copy_piece *copy)
+{
+    struct scan *s = t->fixture;
+    struct scan_thread *local = t->local;
+    uint64_t pages = bytes >> BP_PAGE_SHIFT;
+    int rc = 0;
+
+    for (; ops && !rc; ops = ops > pages ? ops - pages : 0) {
+        rc = copy(local->large, s->large.file, t->page << BP_PAGE_SHIFT, bytes, local->to);
+        t->sum += *(const uint64_t *)(const void *)local->to;
+        t->page = t->page + 2 * pages <= s->pages ? t->page + pages : 0;
+    }
+    return rc;
+}
+
+#define COPY_LOOPS(size, bytes)                                          \
+    static int copy_pages_##size(struct bench_thread *t, uint64_t ops)   \
+    {                                                                    \
+        return copy_loop(t, ops, bytes, copy_pages);                     \
+    }                                                                    \
+    static int copy_extents_##size(struct bench_thread *t, uint64_t ops) \
+    {                                                                    \
+        return copy_loop(t, ops, bytes, copy_extents);                   \
+    }                                                                    \
+    static const struct bench_variant copy_variants_##size[] = {         \
+        {.name = "per-page", .loop = copy_pages_##size},                 \
+        {.name = "per-extent", .loop = copy_extents_##size},             \
+    };
+COPY_LOOPS(4k, 4096)
+COPY_LOOPS(64k, 65536)
+COPY_LOOPS(2m, LARGE_BYTES)
 
 /* ---- set-up ---- */
 
@@ -142,7 +204,8 @@ static int scan_open(const struct bench *b, void **fixture)
     if (!s->pages || s->pages >> 32)
         return bench_error("--bytes: from 2 MiB to 16 TiB");
     if (bench_memory_check(3 * bench_pool_memory(b->bytes)) || (bench_wants(b, "array") && make_array(s)) ||
-        (bench_wants(b, "extents-2m") && open_extents(b, LARGE_BYTES, s->pages, &s->large)) ||
+        ((bench_wants(b, "extents-2m") || bench_wants(b, "per-page") || bench_wants(b, "per-extent")) &&
+         open_extents(b, LARGE_BYTES, s->pages, &s->large)) ||
         (bench_wants(b, "extents-4k") && open_extents(b, BP_PAGE_SIZE, s->pages, &s->small)))
         return -1;
     return 0;
@@ -181,6 +244,9 @@ static int scan_thread_open(struct bench_thread *t)
     t->local = local;
     if (!local)
         return -ENOMEM;
+    local->to = bench_alloc(LARGE_BYTES, true);
+    if (!local->to)
+        return -ENOMEM;
     if (s->large.pool)
         rc = bp_session_open(s->large.pool, NULL, &local->large);
     if (!rc && s->small.pool)
@@ -203,6 +269,7 @@ static void scan_thread_close(struct bench_thread *t)
         return;
     if ((local->large && bp_session_close(local->large)) || (local->small && bp_session_close(local->small)))
         bench_error("closing a session");
+    bench_free(local->to, LARGE_BYTES);
     free(local);
 }
 
@@ -245,3 +312,18 @@ const struct bench_case bench_scan_warm = {.name = "scan-warm",
                                            .bytes = 1u << 30,
                                            .clock = BENCH_CPU,
                                            .rate = BENCH_MIB};
+
+#define COPY_CASE(its_name)                                                                                    \
+    const struct bench_case bench_copy_out_##its_name = {                                                      \
+        .name = "copy-out-" #its_name,                                                                         \
+        .text = "copying everything out of extents of 2 MiB, " #its_name " at a time; an operation is a page", \
+        .fixture = &fixture,                                                                                   \
+        .variant = copy_variants_##its_name,                                                                   \
+        .variant_count = BENCH_COUNT(copy_variants_##its_name),                                                \
+        .ops = 262144,                                                                                         \
+        .bytes = 1u << 30,                                                                                     \
+        .clock = BENCH_CPU,                                                                                    \
+        .rate = BENCH_MIB}
+COPY_CASE(4k);
+COPY_CASE(64k);
+COPY_CASE(2m);

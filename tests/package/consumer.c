@@ -18,8 +18,8 @@ static int compare(bp_session *me, bp_file *file, const unsigned char *wanted)
     struct bp_hint hint = {0};
     unsigned char copy[BP_PAGE_SIZE];
     for (int i = 0; i < TIMES; i++) {
-        int err = i % 2 ? bp_get(me, file, PAGE, BP_SHARED, &ref)
-                        : bp_get_hinted(me, file, PAGE, BP_SHARED, &hint, &ref);
+        int err =
+            i % 2 ? bp_get(me, file, PAGE, BP_SHARED, &ref) : bp_get_hinted(me, file, PAGE, BP_SHARED, &hint, &ref);
         if (err)
             return err;
         int differs = memcmp(ref.data, wanted, BP_PAGE_SIZE);

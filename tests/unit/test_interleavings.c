@@ -379,3 +379,92 @@ Test(interleavings, opened_while_it_closes)
     cr_assert_eq(bp_file_close(again, NULL), 0);
     scene_close(&c);
 }
+
+/* ---- runs ---- */
+
+#define RUN_PAGES 40u
+
+static void *copy_run(void *arg)
+{
+    struct actor *a = arg;
+    bp_session *s = open_session(a->pool, "copier");
+    static char to[RUN_PAGES * 4096];
+    size_t done;
+
+    a->result = bp_copy_out(s, a->file, a->page * 4096, sizeof(to), to, &done);
+    a->right = done == sizeof(to) && !memcmp(to, a->data->content + a->page * 4096, sizeof(to));
+    if (bp_session_close(s))
+        abort();
+    return NULL;
+}
+
+/* R15: a leaf that is held keeps its pages from those who evict, and from those who would write to them. */
+Test(interleavings, what_is_in_a_run_stays_and_is_not_latched)
+{
+    struct data_file data = data_file_make(600 * 4096);
+    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 100);
+    bp_session *s = open_session(pool, "director");
+    bp_file *file = open_file(pool, data.path, 0);
+    struct actor a = {.pool = pool, .file = file, .data = &data, .page = 8};
+    struct bp_ref ref;
+    struct bp_view view;
+    uint64_t waited;
+
+    for (uint64_t page = 0; page < 64; page++)
+        cr_assert_eq(bp_read(s, file, page, &view), 0);
+    set_gate("copy:held");
+    pthread_create(&a.thread, NULL, copy_run, &a);
+    wait_until_stopped();
+    /* latched for writing: not while it may be read, and then an error that says why */
+    waited = bpi_now_ns();
+    cr_assert_eq(bp_get(s, file, 10, BP_EXCLUSIVE, &ref), -EBUSY);
+    cr_assert_geq(bpi_now_ns() - waited, 90 * 1000000u, "until the deadline");
+    cr_assert_not_null(strstr(bp_session_error(s), "runs"), "%s", bp_session_error(s));
+    cr_assert_eq(bp_read(s, file, 10, &view), 0);
+    cr_assert(bp_view_valid(&view), "nobody has it latched, and readers go on");
+    cr_assert_eq(bp_get(s, file, 70, BP_EXCLUSIVE, &ref), 0, "another leaf's is free: %s", bp_session_error(s));
+    bp_put(&ref);
+    /* evicted: not while it may be read, however much passes through the pool */
+    for (unsigned round = 0; round < 4; round++)
+        for (uint64_t page = 64; page < 600; page++)
+            cr_assert_eq(bp_read(s, file, page, &view), 0, "%s", bp_session_error(s));
+    for (uint64_t page = 8; page < 8 + RUN_PAGES; page++)
+        cr_assert(entry_is_frame(bpi_index_load(&file->index, page)), "page %lu was evicted", (unsigned long)page);
+    let_go();
+    pthread_join(a.thread, NULL);
+    atomic_store(&bpi_sync_hook, NULL);
+    cr_assert_eq(a.result, 0);
+    cr_assert(a.right, "the copy is wrong");
+    cr_assert_eq(bp_get(s, file, 10, BP_EXCLUSIVE, &ref), 0, "%s", bp_session_error(s));
+    bp_put(&ref);
+    cr_assert_eq(bp_session_close(s), 0);
+    cr_assert_eq(bp_file_close(file, NULL), 0);
+    close_all(pool);
+    data_file_remove(&data);
+}
+
+/* A file is closed while somebody copies a run: it waits for the end of that. */
+Test(interleavings, a_file_with_a_run_closes_after_it)
+{
+    struct data_file data = data_file_make(64 * 4096);
+    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 50);
+    bp_session *s = open_session(pool, "director");
+    bp_file *file = open_file(pool, data.path, 0);
+    struct actor a = {.pool = pool, .file = file, .data = &data, .page = 8};
+    struct bp_view view;
+
+    for (uint64_t page = 0; page < 64; page++)
+        cr_assert_eq(bp_read(s, file, page, &view), 0);
+    set_gate("copy:held");
+    pthread_create(&a.thread, NULL, copy_run, &a);
+    wait_until_stopped();
+    cr_assert_lt(bp_file_close(file, NULL), 0, "it is being read");
+    let_go();
+    pthread_join(a.thread, NULL);
+    atomic_store(&bpi_sync_hook, NULL);
+    cr_assert(a.result == 0 && a.right);
+    cr_assert_eq(bp_file_close(file, NULL), 0);
+    cr_assert_eq(bp_session_close(s), 0);
+    close_all(pool);
+    data_file_remove(&data);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT */
+/* Recording what a program asks for. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "bufpool/pool.h"
+
+#define PAGES 4000u
+
+struct bench {
+    bp_pool *pool;
+    bp_file *file;
+    bp_session *me;
+};
+
+static struct bench bench_open(uint32_t frames)
+{
+    struct bp_pool_options o = {.size = sizeof(o), .memory = 32 << 20, .io = BP_IO_NULL, .frames_max = frames};
+    struct bp_file_options fo = {.size = sizeof(fo), .null_bytes = (uint64_t)PAGES * BP_PAGE_SIZE};
+    struct bench b;
+
+    cr_assert_eq(bp_pool_open(&o, &b.pool), 0);
+    cr_assert_eq(bp_file_open(b.pool, "traced", &fo, &b.file), 0);
+    cr_assert_eq(bp_session_open(b.pool, NULL, &b.me), 0);
+    return b;
+}
+
+static void bench_close(struct bench *b)
+{
+    struct bp_error error = {0};
+
+    cr_assert_eq(bp_pool_check(b->pool, &error), 0, "%s", error.text);
+    cr_assert_eq(bp_session_close(b->me), 0);
+    cr_assert_eq(bp_pool_close(b->pool, &error), 0, "%s", error.text);
+}
+
+static void look(struct bench *b, uint64_t page)
+{
+    struct bp_view view;
+
+    cr_assert_eq(bp_read(b->me, b->file, page, &view), 0, "%s", bp_session_error(b->me));
+}
+
+static struct bp_trace_options want(uint32_t one_in, uint32_t entries)
+{
+    return (struct bp_trace_options){.size = sizeof(struct bp_trace_options), .one_in = one_in, .entries = entries};
+}
+
+/* All misses, in order, of all pages; nothing before the start and after the end. */
+Test(trace, misses_in_order)
+{
+    struct bench b = bench_open(0);
+    struct bp_trace_options o = want(0, 0);
+    struct bp_trace_entry entry[64];
+    uint64_t lost = 1;
+
+    look(&b, 7);
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry, 64, &lost), -EINVAL);
+    cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
+    cr_assert_eq(bp_pool_trace_start(b.pool, NULL), -EALREADY);
+    for (unsigned i = 0; i < 50; i++)
+        look(&b, 100 + 3 * i);
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry, 20, &lost), 20);
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry + 20, 44, &lost), 30);
+    cr_assert_eq(lost, 0);
+    for (unsigned i = 0; i < 50; i++) {
+        cr_assert_eq(entry[i].page, 100 + 3 * i);
+        cr_assert_eq(entry[i].file, b.file);
+        cr_assert_eq(entry[i].kind, BP_TRACE_MISS);
+    }
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry, 64, NULL), 0);
+    cr_assert_eq(bp_pool_trace_stop(b.pool), 0);
+    look(&b, 3999);
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry, 64, &lost), -EINVAL);
+    cr_assert_eq(bp_pool_trace_start(b.pool, NULL), 0);
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry, 64, NULL), 0);
+    bench_close(&b); /* while it is recorded */
+}
+
+/* A ring that is full keeps the latest, and says how many it lost. */
+Test(trace, ring_keeps_the_latest)
+{
+    struct bench b = bench_open(0);
+    struct bp_trace_options o = want(1, 10); /* 16 */
+    struct bp_trace_entry entry[64];
+    uint64_t lost;
+
+    cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
+    for (unsigned i = 0; i < 100; i++)
+        look(&b, i);
+    cr_assert_eq(bp_pool_trace_read(b.pool, entry, 64, &lost), 16);
+    cr_assert_eq(lost, 84);
+    for (unsigned i = 0; i < 16; i++)
+        cr_assert_eq(entry[i].page, 84 + i);
+    bench_close(&b);
+    o = want(1, UINT32_MAX);
+    b = bench_open(0);
+    cr_assert_eq(bp_pool_trace_start(b.pool, &o), -EINVAL);
+    bench_close(&b);
+}
+
+/* One page in eight, the same ones each time, and no pattern. */
+Test(trace, sample)
+{
+    struct bench b = bench_open(64);
+    struct bp_trace_options o = want(8, 0);
+    static struct bp_trace_entry first[PAGES], second[PAGES];
+    unsigned neighbours = 0;
+    int n;
+
+    cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
+    for (unsigned i = 0; i < PAGES; i++)
+        look(&b, i);
+    n = bp_pool_trace_read(b.pool, first, PAGES, NULL);
+    cr_assert_gt(n, (int)PAGES / 8 - 120);
+    cr_assert_lt(n, (int)PAGES / 8 + 120);
+    for (int i = 1; i < n; i++)
+        neighbours += first[i].page == first[i - 1].page + 1;
+    cr_assert_gt(neighbours, 10);
+    cr_assert_lt(neighbours, 150);
+    for (unsigned i = 0; i < PAGES; i++)
+        look(&b, i);
+    cr_assert_eq(bp_pool_trace_read(b.pool, second, PAGES, NULL), n);
+    for (int i = 0; i < n; i++)
+        cr_assert_eq(first[i].page, second[i].page);
+    bench_close(&b);
+}
+
+static void *asks(void *arg)
+{
+    struct bench *b = arg;
+    bp_session *s = NULL;
+    struct bp_view view;
+    uint64_t at = 1;
+
+    if (bp_session_open(b->pool, NULL, &s))
+        return NULL;
+    for (unsigned i = 0; i < 20000; i++) {
+        at = at * 6364136223846793005u + 1;
+        if (bp_read(s, b->file, (at >> 33) % PAGES, &view))
+            return NULL;
+    }
+    return bp_session_close(s) ? NULL : arg;
+}
+
+/* Recordings begin and end while others ask. */
+Test(trace, start_and_stop_under_load)
+{
+    struct bench b = bench_open(100);
+    struct bp_trace_options o = want(2, 64);
+    struct bp_trace_entry entry[64];
+    pthread_t thread[2];
+    void *result;
+
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, asks, &b), 0);
+    for (unsigned i = 0; i < 200; i++) {
+        int n;
+
+        cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
+        n = bp_pool_trace_read(b.pool, entry, 64, NULL);
+        cr_assert_geq(n, 0);
+        for (int k = 0; k < n; k++)
+            cr_assert(entry[k].file == b.file && entry[k].page < PAGES);
+        cr_assert_eq(bp_pool_trace_stop(b.pool), 0);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert_eq(pthread_join(thread[i], &result), 0);
+        cr_assert_eq(result, &b);
+    }
+    bench_close(&b);
+}
