@@ -40,6 +40,10 @@ static const struct bench_case *const all_cases[] = {
     &bench_index_batch_16,
     &bench_index_batch_31,
     &bench_fault_init,
+    &bench_evict,
+    &bench_fault,
+    &bench_scan_resistance,
+    &bench_pinned_99,
 };
 
 static void usage(FILE *to)
