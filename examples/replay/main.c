@@ -31,7 +31,7 @@ struct settings {
     struct pool_size pool_size[SIZES_MAX];
     unsigned size_count;
     enum policy policy;
-    bool compare_lru, compare_min, sizes_are_bytes;
+    bool compare_lru, compare_min, check_whatif, sizes_are_bytes;
     uint32_t extent_bytes, pages, length;
     const char *generate, *write, *plot;
 };
@@ -53,6 +53,7 @@ static const char usage[] =
     "  --curve                17 sizes from 1% to 100%\n"
     "  --policy NAME          pool (the real one), or one computed here: lru, min\n"
     "  --compare lru,min      beside it: exact LRU; the least misses that are possible (Belady's MIN)\n"
+    "  --check-whatif         replay the sizes that the pool made estimates for, too, and compare\n"
     "  --plot FILE.png        hit rate against size, drawn by gnuplot; the data is left in FILE.dat\n"
     "  --extent SIZE          a miss reads so much: 4K to 2M, a power of two\n"
     "  --size-unit UNIT       of lengths in the trace: pages (default) or bytes\n"
@@ -176,6 +177,9 @@ static int take_option(int option, const char *value, struct settings *set)
     case 'P':
         set->plot = value;
         return 0;
+    case 'W':
+        set->check_whatif = true;
+        return 0;
     case 'e':
         return parse_u32(value, BP_PAGE_SIZE, BP_PAGE_SIZE << BP_ORDER_MAX, &set->extent_bytes);
     case 'u':
@@ -202,6 +206,7 @@ static const struct option options[] = {
     {"policy", required_argument, NULL, 'p'},
     {"compare", required_argument, NULL, 'C'},
     {"plot", required_argument, NULL, 'P'},
+    {"check-whatif", no_argument, NULL, 'W'},
     {"extent", required_argument, NULL, 'e'},
     {"size-unit", required_argument, NULL, 'u'},
     {"generate", required_argument, NULL, 'g'},
@@ -255,6 +260,28 @@ static uint32_t model(enum policy policy, const struct trace *t, uint32_t pages)
     return policy == POLICY_LRU ? models_lru(t, pages) : models_min(t, pages);
 }
 
+/* The truth beside the estimates. */
+static int check_whatif(const struct settings *set, const struct trace *t, struct outcome *out)
+{
+    struct outcome other;
+    char why[400];
+
+    for (unsigned i = 0; i < out->whatif_count; i++) {
+        struct replay_options o = {.extent_bytes = set->extent_bytes};
+        double pages = out->whatif[i].factor * out->pages;
+
+        if (pages < 1 || pages > UINT32_MAX)
+            continue;
+        o.pages = (uint32_t)pages;
+        if (replay_run(t, &o, &other, why, sizeof(why))) {
+            fprintf(stderr, "bufpool-replay: %s\n", why);
+            return -1;
+        }
+        out->whatif[i].misses = other.misses;
+    }
+    return 0;
+}
+
 static int replay_size(const struct settings *set, const struct trace *t, uint64_t memory, uint32_t pages,
                        struct outcome *out)
 {
@@ -274,6 +301,8 @@ static int replay_size(const struct settings *set, const struct trace *t, uint64
     if (set->policy != POLICY_POOL)
         *out = (struct outcome){
             .pages = out->pages, .misses = model(set->policy, t, out->pages), .lru = UINT32_MAX, .min = UINT32_MAX};
+    if (set->check_whatif && check_whatif(set, t, out))
+        return -1;
     if (set->compare_lru)
         out->lru = models_lru(t, out->pages);
     if (set->compare_min)

@@ -3,6 +3,7 @@
 #include "replay/replay.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* More than a page and what the pool keeps beside it, so that the limit on frames is the limit. */
@@ -51,6 +52,19 @@ static void rig_close(struct rig *rig)
     (void)rc;
 }
 
+/* Estimates are hits of a million. */
+static double factor_of(const struct whatif *w)
+{
+    if (strcmp(w->unit, "ppm"))
+        return 0;
+    return !strcmp(w->name, "whatif_half") ? 0.5 : !strncmp(w->name, "whatif_", 7) ? strtod(w->name + 7, NULL) : 0;
+}
+
+double whatif_error(const struct trace *t, const struct whatif *w)
+{
+    return (double)w->value / 1e4 - 100 * outcome_hit_rate(t, w->misses);
+}
+
 static int take_stats(const struct rig *rig, const struct trace *t, struct outcome *out, char *why, size_t size)
 {
     struct bp_stats st = {.size = sizeof(st)};
@@ -69,8 +83,11 @@ static int take_stats(const struct rig *rig, const struct trace *t, struct outco
     out->refaults = st.refaults;
     out->evict_examined = st.evict_examined;
     for (unsigned i = 0; bp_stats_item(&st, i, &w.name, &w.unit, &kind, &w.text, &w.value); i++)
-        if (!strncmp(w.name, "whatif", 6) && out->whatif_count < REPLAY_WHATIF_MAX)
+        if (!strncmp(w.name, "whatif", 6) && out->whatif_count < REPLAY_WHATIF_MAX) {
+            w.factor = factor_of(&w);
+            w.misses = UINT32_MAX;
             out->whatif[out->whatif_count++] = w;
+        }
     return 0;
 }
 

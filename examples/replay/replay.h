@@ -13,7 +13,12 @@
 struct whatif {
     const char *name, *unit, *text;
     uint64_t value;
+    double factor;   /* of the pool's size, as the name says: whatif_half, whatif_2; 0: it says none */
+    uint32_t misses; /* of a replay at that size; UINT32_MAX: there was none */
 };
+
+/* Percent points by which the estimated hit rate is off; only where there is a factor and a replay. */
+double whatif_error(const struct trace *, const struct whatif *);
 
 struct outcome {
     uint32_t pages;  /* frames of the pool */

@@ -11,7 +11,8 @@
 
 extern char **environ;
 
-#define OVER_LRU 1.05 /* rows with more misses than so many times LRU's are named */
+#define WHATIF_POINTS 3.0  /* estimates that are off by more are named */
+#define OVER_LRU      1.05 /* rows with more misses than so many times LRU's are named */
 
 static double miss_ratio(const struct trace *t, uint32_t misses)
 {
@@ -32,8 +33,11 @@ static void print_whatif(const struct row *row)
     for (unsigned i = 0; i < row->outcome.whatif_count; i++) {
         const struct whatif *w = &row->outcome.whatif[i];
 
-        printf("%10u  %-16s %10llu %s (%s)\n", row->outcome.pages, w->name, (unsigned long long)w->value, w->unit,
-               w->text);
+        printf("%10u  %-12s %8llu %s", row->outcome.pages, w->name, (unsigned long long)w->value, w->unit);
+        if (w->misses != UINT32_MAX)
+            printf("  replayed %8.0f  off by %+6.2f points", 1e6 * outcome_hit_rate(row->trace, w->misses),
+                   whatif_error(row->trace, w));
+        printf("  (%s)\n", w->text);
     }
 }
 
@@ -64,6 +68,33 @@ void report_trace(const struct trace *t, const struct row *row, unsigned count)
 }
 
 /* ---- summary ---- */
+
+static void summarize_whatif(const struct row *row, unsigned count)
+{
+    double worst = 0, sum = 0;
+    unsigned beyond = 0, points = 0;
+
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned k = 0; k < row[i].outcome.whatif_count; k++) {
+            const struct whatif *w = &row[i].outcome.whatif[k];
+            double off;
+
+            if (w->misses == UINT32_MAX)
+                continue;
+            off = fabs(whatif_error(row[i].trace, w));
+            worst = off > worst ? off : worst;
+            sum += off;
+            points++;
+            if (off > WHATIF_POINTS) {
+                beyond++;
+                printf("estimate off by %+.2f points: %s at %u pages, %s\n", whatif_error(row[i].trace, w),
+                       row[i].trace->name, row[i].outcome.pages, w->name);
+            }
+        }
+    if (points)
+        printf("estimates of other sizes, %u: off by %.2f points on average, %.2f at worst, %u by more than %.0f\n",
+               points, sum / points, worst, beyond, WHATIF_POINTS);
+}
 
 /* A miss ratio of 0 has no logarithm: half a miss is taken for it. */
 static double log_ratio(const struct trace *t, uint32_t misses)
@@ -103,6 +134,7 @@ void report_summary(const struct row *row, unsigned count)
     }
     if (has_lru)
         printf("rows more than 5 %% over LRU: %u\n", over);
+    summarize_whatif(row, count);
 }
 
 /* ---- plot ---- */

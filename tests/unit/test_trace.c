@@ -114,8 +114,8 @@ Test(trace, sample)
     for (unsigned i = 0; i < PAGES; i++)
         look(&b, i);
     n = bp_pool_trace_read(b.pool, first, PAGES, NULL);
-    cr_assert_gt(n, PAGES / 8 - 120);
-    cr_assert_lt(n, PAGES / 8 + 120);
+    cr_assert_gt(n, (int)PAGES / 8 - 120);
+    cr_assert_lt(n, (int)PAGES / 8 + 120);
     for (int i = 1; i < n; i++)
         neighbours += first[i].page == first[i - 1].page + 1;
     cr_assert_gt(neighbours, 10);
