@@ -397,6 +397,11 @@ struct target {
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
+/*
+ * Start reads of what is missing from first to last, as many as can be had without waiting. How many pages from first on
+ * are there or under way now. What is wrong with one of them is for those to hear who want it.
+ */
+uint64_t bpi_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t last);
 /* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
 int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */

@@ -23,6 +23,7 @@ static const struct bench_case *const all_cases[] = {
     &bench_copy_out_4k,
     &bench_copy_out_64k,
     &bench_copy_out_2m,
+    &bench_pin_run,
     &bench_miss,
     &bench_descriptor_layout,
     &bench_descriptor_layout_dependent,

@@ -116,7 +116,7 @@ extern const struct bench_case bench_hit_dependent;
 extern const struct bench_case bench_hit, bench_get_shared, bench_batch_hit;
 extern const struct bench_case bench_hit_huge;
 extern const struct bench_case bench_miss;
-extern const struct bench_case bench_scan_warm, bench_copy_out_4k, bench_copy_out_64k, bench_copy_out_2m;
+extern const struct bench_case bench_scan_warm, bench_copy_out_4k, bench_copy_out_64k, bench_copy_out_2m, bench_pin_run;
 extern const struct bench_case bench_descriptor_layout, bench_descriptor_layout_dependent;
 extern const struct bench_case bench_index_lookup, bench_index_lookup_near;
 extern const struct bench_case bench_index_insert, bench_index_insert_exists, bench_index_insert_shadow,
