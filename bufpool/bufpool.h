@@ -124,6 +124,12 @@ enum bp_io {
 };
 
 /*
+ * Which pages give way. RECENT keeps those used last, near to LRU. STABLE keeps those that have come back soonest, and
+ * gives newcomers a hundredth of the pool: scans and loops longer than the pool. AUTO: whichever misses less now.
+ */
+enum bp_policy { BP_POLICY_AUTO = 0, BP_POLICY_RECENT = 1, BP_POLICY_STABLE = 2 };
+
+/*
  * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
  * versions come at the end, and 0 always means the default.
  */
@@ -147,6 +153,10 @@ struct bp_pool_options {
     uint32_t watchdog_ms;
     uint32_t frames_max; /* frames at the most, for replays and tests of pools that are smaller than the least memory;
                             0: as many as memory allows */
+    enum bp_policy policy;
+    uint32_t sample_pages; /* pages of each of the small pools that say which policy misses less, and what other sizes
+                              would do: more are more exact, each costs 1.2 KiB of memory, and every access to a page
+                              of the sample some hundred instructions. Up to 8,192; 0: as suits the pool */
 };
 
 /*
@@ -206,7 +216,13 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(index_nodes, "nodes", GAUGE, "index nodes in use")                                       \
     X(sessions, "sessions", GAUGE, "sessions open")                                            \
     X(files, "files", GAUGE, "files open")                                                     \
-    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")
+    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                          \
+    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")   \
+    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                      \
+    X(whatif_2, "ppm", GAUGE, "for twice as many")                                             \
+    X(whatif_4, "ppm", GAUGE, "for four times as many")                                        \
+    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                       \
+    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
@@ -528,6 +544,58 @@ BP_API int bp_session_fd(bp_session *);
  * read together. *done gets the bytes copied, also on an error; fewer than len with result 0 means the end of the file.
  */
 BP_API BP_NODISCARD int bp_copy_out(bp_session *, bp_file *, uint64_t offset, size_t len, void *to, size_t *done);
+
+/*
+ * Ask for pages that will be wanted soon: reads of what is missing are started, as many as can be had without
+ * waiting, and belong to nobody. Failures are heard by whoever then wants the page. 0, or BP_FORKED.
+ */
+BP_API int bp_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t count);
+
+/* ---- scans ------------------------------------------------------------------------------------- */
+
+/*
+ * A stretch of a file in order, without copying it. Belongs to its session: one thread at a time. While a batch is out its
+ * pages stay as they are: they are not evicted, and whoever wants one exclusively waits, as for a ref, also the
+ * session itself (EBUSY). So batches are for being used at once: pages of 4 KiB lie together with up to 63 neighbours
+ * that stay as well. Scanning does not warm pages.
+ *
+ *     bp_scan *scan;
+ *     rc = bp_scan_open(session, file, 0, UINT64_MAX, 0, &scan);
+ *     while (!rc && (rc = bp_scan_next(scan, piece, 16, &n)) == 0 && n)
+ *         for (i = 0; i < n; i++)
+ *             use(piece[i].page, piece[i].data, piece[i].bytes);
+ *     bp_scan_close(scan);
+ */
+typedef struct bp_scan bp_scan;
+
+struct bp_piece {
+    const void *data; /* whole pages; behind the end of the file the last one is zero */
+    uint64_t page;    /* the first of them; with the next piece's they are without a gap */
+    uint64_t bytes;
+};
+
+/* The batches begin with the end of the stretch; within a batch pages ascend all the same. */
+#define BP_SCAN_BACKWARD 1u
+
+/*
+ * From page first to last, or to the end of the file. EINVAL: first is behind last, or unknown flags. A stretch that
+ * lies behind the end of the file is empty.
+ */
+BP_API BP_NODISCARD int bp_scan_open(bp_session *, bp_file *, uint64_t first, uint64_t last, unsigned flags,
+                                     bp_scan **);
+/*
+ * The next batch: up to n pieces, at least one until the end; *got says how many, 0 at the end. Takes back the batch
+ * before. Reads what is missing, and ahead of it. An error (EIO and so on, EBUSY: see bp_get) concerns the first page that
+ * has not come yet, bp_session_error() names it; a retry tries it again, bp_scan_seek() goes on behind it.
+ */
+BP_API BP_NODISCARD int bp_scan_next(bp_scan *, struct bp_piece[], unsigned n, unsigned *got);
+/*
+ * Go on with this page (backward: down from it). It must be one that is still to come; else the scan is at its end. Takes
+ * back the batch that is out.
+ */
+BP_API int bp_scan_seek(bp_scan *, uint64_t page);
+/* Takes back the batch that is out. NULL is nothing. */
+BP_API int bp_scan_close(bp_scan *);
 
 #ifdef __GNUC__
 #include "inline.h" /* the hits of bp_read, bp_get and bp_put, inlined; BP_NO_INLINE leaves them out */

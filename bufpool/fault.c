@@ -62,19 +62,6 @@ static unsigned miss_order(const bp_file *file, uint64_t page)
 
 /* ---- starting a read ---- */
 
-/* A shadow says how long ago the page was evicted; coming back within the pool's own size proves it belongs. */
-static void note_refault(bp_session *s, uint32_t head, const struct index_insert *met)
-{
-    bp_pool *pool = s->pool;
-    uint64_t now = atomic_load_explicit(&pool->evicted, memory_order_relaxed) >> pool->clock_shift;
-
-    if (met->shadow == ENTRY_NONE)
-        return;
-    counter_add(&s->count.refaults, 1);
-    if ((uint64_t)shadow_age(met->shadow, (uint32_t)now) << pool->clock_shift < pool->frames_total)
-        frame_warm(&s->frame[head], frame_load(&s->frame[head]));
-}
-
 /* In turn: while others wait for frames, who came later takes none. */
 static int take_in_turn(bp_session *s, unsigned order, uint32_t *head)
 {
@@ -162,10 +149,10 @@ static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *
 }
 
 /*
- * Put the reads that are held into the channel's queue. 0; -EAGAIN: the channel is full; or an error. Those that it did
+ * Put the reads that are held, and admitted, into the channel's queue. 0; -EAGAIN: the channel is full; or an error. Those that it did
  * not take have failed with that: with -EAGAIN, which is ABANDONED, whoever joined looks again, as we do.
  */
-static int queue_held(bp_session *s)
+static int submit_held(bp_session *s)
 {
     struct io_request *const *request = s->held;
     unsigned left = s->held_count;
@@ -189,10 +176,19 @@ static int queue_held(bp_session *s)
     return rc;
 }
 
-void bpi_read_queue(bp_session *s, bp_file *file, uint64_t page, struct read *r)
+static int queue_held(bp_session *s)
 {
+    if (s->held_count)
+        bpi_admit(s, s->arrival, s->held_count);
+    return submit_held(s);
+}
+
+void bpi_read_queue(bp_session *s, bp_file *file, uint64_t page, struct read *r, const struct arrival a[])
+{
+    queue_held(s);
+    bpi_admit(s, a, r->heads);
     hold_read(s, file, page, r);
-    queue_held(s); /* what it does not take has failed, as its waiters will find */
+    submit_held(s); /* what it does not take has failed, as its waiters will find */
 }
 
 /* The end of a group: nothing is held or kept for it any more. As queue_held. */
@@ -228,6 +224,7 @@ static void give_request(bp_session *s, struct read *r)
 static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, uint32_t head, struct read *r)
 {
     uint64_t first = page & ~extent_mask(*order);
+    uint64_t sampled = policy_sampled(s->seat.policy, file->id | first);
     struct index_insert met;
     int rc;
 
@@ -235,8 +232,8 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
     r->order = (uint8_t)*order;
     r->heads = 1;
     atomic_store_explicit(&s->pool->cold[head].channel, r->channel->number, memory_order_relaxed);
-    atomic_store_explicit(&s->pool->cold[head].slot, r->slot, memory_order_relaxed);
-    frame_publish(&s->frame[head], file->id | first, *order, 0);
+    atomic_store_explicit(&s->pool->cold[head].slot, (uint8_t)r->slot, memory_order_relaxed);
+    frame_publish(&s->frame[head], file->id | first, *order, sampled);
     SYNC_POINT("fault:published");
     rc = bpi_index_insert(&file->index, first, *order, head, &s->nodes, &met);
     if (rc) {
@@ -246,8 +243,12 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
         return rc;
     }
     SYNC_POINT("fault:entered");
-    note_refault(s, head, &met);
+    if (met.shadow != ENTRY_NONE)
+        counter_add(&s->count.refaults, 1);
+    s->arrival[s->held_count] = (struct arrival){.head = head, .order = *order, .shadow = met.shadow};
     hold_read(s, file, first, r);
+    if (unlikely(sampled))
+        bpi_policy_log(&s->seat, head, file->id | first, *order, true);
     return 0;
 }
 
@@ -319,6 +320,7 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return STEP_LATCHED;
         if (!frame_pin_from(f, t->seen))
             return -EAGAIN;
+        hit_noted(s, f, t->seen);
         counter_add(&s->count.joins, 1);
         if (is_recording(s))
             bpi_trace_note(s, file, page, BP_TRACE_HIT);
@@ -329,6 +331,7 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return STEP_LATCHED;
         if (!frame_pin_from(f, t->seen))
             return -EAGAIN;
+        hit_noted(s, f, t->seen);
     } else {
         if (t->seen & FRAME_PINS)
             return STEP_LATCHED;
@@ -336,6 +339,7 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return -EAGAIN;
         if (!latch_stands(file, page, f))
             return STEP_LATCHED;
+        hit_warm(s, f, frame_load(f));
     }
     counter_add(&s->count.hits, 1);
     if (is_recording(s))
@@ -674,4 +678,51 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
     }
     end_group(s); /* what it could not queue is found failed, and tried again */
     return settle(s, file, page, n, mode, deadline_ns, ref);
+}
+
+/* An extent that is there; the last page of it. */
+static bool present(bp_session *s, bp_file *file, uint64_t page, uint64_t *last)
+{
+    index_entry e = bpi_index_load(&file->index, page);
+    struct target t;
+
+    if (!entry_is_frame(e) || entry_number(e) >= s->frames_total ||
+        bpi_examine(s, file, page, entry_number(e), &t.head, &t.seen) == FRAME_NONE)
+        return false;
+    *last = page | extent_mask(frame_order(t.seen));
+    return true;
+}
+
+uint64_t bpi_prefetch(bp_session *s, bp_file *file, uint64_t first, uint64_t last)
+{
+    uint64_t page = first;
+    bool going = true;
+
+    s->since_ns = UINT64_MAX; /* who waits for a frame comes first */
+    while (going && page <= last) {
+        struct target t;
+        uint64_t end = page;
+
+        if (!present(s, file, page, &end)) {
+            int rc;
+
+            s->group = GROUP_READS;
+            rc = step(s, file, page, BP_SHARED, &t);
+            going = rc == STEP_JOINED || rc == STEP_PINNED;
+            if (going) {
+                end = page | extent_mask(frame_order(t.seen));
+                if (s->held_count == GROUP_READS) {
+                    queue_held(s);
+                    s->channel->ops->flush(s->channel->io);
+                }
+                bpi_unpin(s->pool, t.head); /* whoever wants it will find it, read or being read */
+            }
+        }
+        if (going)
+            page = end + 1;
+    }
+    end_group(s);
+    if (s->channel)
+        s->channel->ops->flush(s->channel->io);
+    return page - first;
 }

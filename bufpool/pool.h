@@ -6,15 +6,17 @@
  *   point.c    hits: views and refs           fault.c    misses: from an absent page to a present one
  *   complete.c what a finished read leads to  wait.c     parking and waking
  *   channel.c  rings, their requests and registered slabs
- *   evict.c    taking frames from pages       async.c    bp_get_start, bp_poll, the session's descriptor
+ *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
+ *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
  *   trace.c    recording what is asked for
  *
- * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock,
- * pool.turn_lock. No lock is held while anything waits for a device, a latch or a frame.
+ * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
+ * queue's, its chunks' / pool.turn_lock; policy.lock with none inside. No lock is held while anything waits for a
+ * device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
 #define BUFPOOL_POOL_H
@@ -28,6 +30,7 @@
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
+#include "bufpool/policy.h"
 #include "bufpool/sync_point.h"
 #include "io/io.h"
 #include "numa/frames.h"
@@ -172,6 +175,9 @@ struct bp_session {
     struct read *spare;
     uint32_t spare_frame[GROUP_READS];
     struct io_request *held[GROUP_READS];
+    struct arrival arrival[GROUP_READS]; /* what the held reads are for */
+
+    struct seat seat; /* under magazine_lock, but for the log */
 
     /* turn.c */
     uint64_t since_ns;   /* when the call or operation began that now wants frames; UINT64_MAX: it has just come */
@@ -221,14 +227,14 @@ struct bp_pool {
     struct frame_cold *cold;
     char *base;
     uint32_t frames_total;
-    uint32_t batch;       /* frames evicted or taken at once */
-    unsigned clock_shift; /* evicted pages per tick of the shadows' clock, as a shift */
+    uint32_t batch; /* frames evicted or taken at once */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
     pid_t pid;
     struct bp_pool_options options;
     struct index_nodes nodes;
+    struct policy_sizes sizes;
     struct topology topology;
     char io_reason[120], io_remedy[120];
     uint64_t memory_machine;
@@ -242,8 +248,9 @@ struct bp_pool {
     struct turn *turn_first, *turn_last;  /* the queue, by since_ns */
     uint64_t stalled_since_ns;            /* when one of them was served last, or the queue began */
     uint64_t watchdog_next_ns;            /* no diagnostic line before this */
-    _Alignas(LINE) _Atomic uint64_t hand; /* eviction's place, in frames, not wrapped */
-    _Atomic uint64_t evicted;             /* pages; the shadows' clock */
+    _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
+
+    struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
@@ -264,6 +271,27 @@ struct bp_pool {
 static inline unsigned file_number(const bp_file *file)
 {
     return (unsigned)(file->id >> FRAME_ID_FILE_SHIFT);
+}
+
+static inline struct policy *policy_of(bp_pool *pool, unsigned node)
+{
+    (void)node;
+    return &pool->policy[0];
+}
+
+/* A reader used a page whose word was `seen`, and warms it or has done so (T13). Hot pages cost one test. */
+static inline void hit_noted(bp_session *s, const struct frame *f, uint64_t seen)
+{
+    if (unlikely((seen & FRAME_SAMPLED) && (seen & FRAME_HEAT) != FRAME_HEAT))
+        bpi_policy_log(&s->seat, (uint32_t)(f - s->frame), frame_id(f), frame_order(seen), false);
+}
+
+static inline void hit_warm(bp_session *s, struct frame *f, uint64_t seen)
+{
+    if ((seen & FRAME_HEAT) != FRAME_HEAT) {
+        frame_warm(f, seen);
+        hit_noted(s, f, seen);
+    }
 }
 
 /* ---- what bufpool/inline.h works on ---- */
@@ -397,13 +425,18 @@ int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target
 void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline_ns);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
+/*
+ * Start reads of what is missing from first to last, as many as can be had without waiting. How many pages from first on
+ * are there or under way now. What is wrong with one of them is for those to hear who want it.
+ */
+uint64_t bpi_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t last);
 /* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
 int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */
 int bpi_file_reaches(bp_file *, uint64_t page);
 
-/* The read joins those that the session holds, and all of them go into the channel's queue. */
-void bpi_read_queue(bp_session *, bp_file *, uint64_t page, struct read *);
+/* A read of extents that are in the index goes into the channel's queue; a[]: one for each of them. */
+void bpi_read_queue(bp_session *, bp_file *, uint64_t page, struct read *, const struct arrival a[]);
 
 /* ---- run.c ---- */
 #define READ_RUN_PAGES 64u
@@ -467,6 +500,8 @@ int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
 void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
 void bpi_magazine_flush(bp_session *);
+/* Pages that came, published and pinned by this session: into the queues. */
+void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 /* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */
 int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */

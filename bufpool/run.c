@@ -52,8 +52,9 @@ static unsigned enter_run(bp_session *s, bp_file *file, uint64_t page, unsigned 
     for (unsigned i = 0; i < n; i++) {
         frame[i] = first + i;
         atomic_store_explicit(&s->pool->cold[first + i].channel, r->channel->number, memory_order_relaxed);
-        atomic_store_explicit(&s->pool->cold[first + i].slot, r->slot, memory_order_relaxed);
-        frame_publish(&s->frame[first + i], file->id | (page + i), 0, 0);
+        atomic_store_explicit(&s->pool->cold[first + i].slot, (uint8_t)r->slot, memory_order_relaxed);
+        frame_publish(&s->frame[first + i], file->id | (page + i), 0,
+                      policy_sampled(s->seat.policy, file->id | (page + i)));
     }
     SYNC_POINT("run:published");
     entered = bpi_index_insert_run(&file->index, page, 0, frame, n, &s->nodes, &met);
@@ -64,6 +65,7 @@ static unsigned enter_run(bp_session *s, bp_file *file, uint64_t page, unsigned 
 unsigned bpi_run_start(bp_session *s, bp_file *file, uint64_t page, unsigned n, uint32_t *head)
 {
     unsigned room = INDEX_SLOTS - (unsigned)(page % INDEX_SLOTS);
+    struct arrival a[READ_RUN_PAGES];
     struct read *r;
 
     n = n < room ? n : room;
@@ -87,7 +89,12 @@ unsigned bpi_run_start(bp_session *s, bp_file *file, uint64_t page, unsigned n, 
     r->frame = *head;
     r->order = 0;
     r->heads = (uint16_t)n;
-    bpi_read_queue(s, file, page, r);
+    for (unsigned i = 0; i < n; i++)
+        a[i] = (struct arrival){.head = *head + i, .order = 0, .shadow = ENTRY_NONE};
+    bpi_read_queue(s, file, page, r, a);
+    for (unsigned i = 0; i < n; i++)
+        if (unlikely(policy_sampled(s->seat.policy, file->id | (page + i))))
+            bpi_policy_log(&s->seat, *head + i, file->id | (page + i), 0, true);
     counter_add(&s->count.misses, n);
     return n;
 }

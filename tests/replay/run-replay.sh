@@ -106,8 +106,8 @@ for options in "--sizes 0" "--sizes 5%%" "--sizes x" "--memory 1" "--policy best
 done
 
 # Sizes by memory: below 1 MiB frames, above what the pool makes of it. A plot leaves its data even without gnuplot.
-check "memory of frames" "$("$replay" "$dir/t.txt" --memory 64K | awk '$1 ~ /^[0-9]+$/ { print $1 }') == 16"
-check "memory of a pool" "$("$replay" "$dir/t.txt" --memory 1M | awk '$1 ~ /^[0-9]+$/ { print $1 }') > 240"
+check "memory of frames" "$("$replay" "$dir/t.txt" --memory 64K | awk '$1 ~ /^[0-9]+$/ { print $1; exit }') == 16"
+check "memory of a pool" "$("$replay" "$dir/t.txt" --memory 1M | awk '$1 ~ /^[0-9]+$/ { print $1; exit }') > 230"
 "$replay" "$dir/t.txt" --curve --compare lru,min --plot "$dir/p.png" >"$dir/out" 2>"$dir/err"
 check "a plot's data" "$? == 0 && $(grep -c '^[0-9]' "$dir/p.dat") == $(grep -c '^ *[0-9].*%' "$dir/out")"
 if command -v gnuplot >/dev/null; then

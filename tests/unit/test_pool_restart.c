@@ -107,7 +107,7 @@ Test(restart, what_was_there_comes_back)
         reads = stat_of(pool, "reads");
         cr_assert_leq(reads, 20 + 72 + 20, "neighbours come together: %lu reads", (unsigned long)reads);
         head = frame_head(pool->frame, entry_number(bpi_index_load(&a->index, 1050)), &seen);
-        cr_assert_eq(seen & FRAME_HEAT, 3, "as hot as it was");
+        cr_assert_geq(seen & FRAME_HEAT, 2, "as hot as it was, or noted in the sample since");
         cr_assert_eq(frame_id(&pool->frame[head]) & FRAME_ID_PAGE, 1050);
         touch_pages(s, a, 100, 300, 1);
         touch_pages(s, b, 160, 320, 1);
