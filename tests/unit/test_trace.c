@@ -2,7 +2,6 @@
 /* Recording what a program asks for. */
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "bufpool/pool.h"
@@ -125,50 +124,5 @@ Test(trace, sample)
     cr_assert_eq(bp_pool_trace_read(b.pool, second, PAGES, NULL), n);
     for (int i = 0; i < n; i++)
         cr_assert_eq(first[i].page, second[i].page);
-    bench_close(&b);
-}
-
-static void *asks(void *arg)
-{
-    struct bench *b = arg;
-    bp_session *s = NULL;
-    struct bp_view view;
-    uint64_t at = 1;
-
-    if (bp_session_open(b->pool, NULL, &s))
-        return NULL;
-    for (unsigned i = 0; i < 20000; i++) {
-        at = at * 6364136223846793005u + 1;
-        if (bp_read(s, b->file, (at >> 33) % PAGES, &view))
-            return NULL;
-    }
-    return bp_session_close(s) ? NULL : arg;
-}
-
-/* Recordings begin and end while others ask. */
-Test(trace, start_and_stop_under_load)
-{
-    struct bench b = bench_open(100);
-    struct bp_trace_options o = want(2, 64);
-    struct bp_trace_entry entry[64];
-    pthread_t thread[2];
-    void *result;
-
-    for (unsigned i = 0; i < 2; i++)
-        cr_assert_eq(pthread_create(&thread[i], NULL, asks, &b), 0);
-    for (unsigned i = 0; i < 200; i++) {
-        int n;
-
-        cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
-        n = bp_pool_trace_read(b.pool, entry, 64, NULL);
-        cr_assert_geq(n, 0);
-        for (int k = 0; k < n; k++)
-            cr_assert(entry[k].file == b.file && entry[k].page < PAGES);
-        cr_assert_eq(bp_pool_trace_stop(b.pool), 0);
-    }
-    for (unsigned i = 0; i < 2; i++) {
-        cr_assert_eq(pthread_join(thread[i], &result), 0);
-        cr_assert_eq(result, &b);
-    }
     bench_close(&b);
 }
