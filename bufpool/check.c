@@ -96,5 +96,9 @@ int bp_pool_check(bp_pool *pool, struct bp_error *error)
                       (unsigned long long)st.frames_populated);
         return -EUCLEAN;
     }
+    if (!bpi_policy_check(policy_of(pool, 0), high, st.sessions == 0)) {
+        bpi_error_set(error, -EUCLEAN, "the queues of replacement are damaged, or a page is in none");
+        return -EUCLEAN;
+    }
     return 0;
 }

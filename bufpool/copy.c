@@ -80,7 +80,7 @@ static inline bool copy_page(void *arg, size_t before, uint64_t page, index_entr
     seen = atomic_load_explicit(&f->state, memory_order_seq_cst);
     if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_ORDER)) != FRAME_BOUND || frame_id(f) != (r->file->id | page))
         return false;
-    frame_warm(f, seen);
+    hit_warm(r->s, f, seen);
     memcpy(r->to, (const char *)frame_data(r->s, number) + skip, bytes);
     r->at += bytes;
     r->to += bytes;

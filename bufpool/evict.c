@@ -2,17 +2,17 @@
 /*
  * Where frames come from: the session's magazine, the node's buddy, and at last other pages.
  *
- * Eviction is a clock over the frames' state words, eight bytes apart from their neighbours in a dense array, so a
- * sweep reads four descriptors a cache line and nothing else. The hand moves by whole windows (one shared write for
- * each), and what lies in a window is one evictor's business. An extent that was hit since the hand last came is cooled
- * and stays; a cold one goes:
+ * Which page goes is the policy's business (policy.h): it hands out cold extents, some at a time, each to one evictor.
+ * How it goes:
  *
- *   1  latch it exclusively, from exactly the word examined: no pin, no read, cold                      T10
- *   2  take it out of the index, leaving a shadow with the eviction's time                              (before 3: a
- * page 3  unbind: the version moves, views and hints of it fail from now on                          T11    never has
- * two frames) 4  keep the frames for whoever asked, the rest goes home to the buddy
+ *   1  latch it exclusively, from exactly the word examined: no pin, no read, cold                  T10
+ *   2  take it out of the index, leaving a shadow with its last use       (before 3: a page never has two frames)
+ *   3  unbind: the version moves, views and hints of it fail from now on                            T11
+ *   4  keep the frames for whoever asked, the rest goes home to the buddy
  *
- * For a larger extent the unit of the clock is a block of its size: it goes when all that lies in it is cold.
+ * Who wants a larger extent gets one of that size if it is the turn of one, or what became contiguous by chance;
+ * failing that, blocks of its size are looked at one after the other, wherever they lie, and one goes when all that
+ * lies in it is cold.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,23 +23,15 @@
 /* A page can be spared three times before it is cold; the sweep after that finds it. */
 #define SWEEPS_MAX 5u
 /* Nodes that hold only shadows: one per so many frames, and some for small pools. */
-#define SHADOW_NODES_SHIFT 4
+#define SHADOW_NODES_SHIFT 2
 #define SHADOW_NODES_MIN   64u
-
-/* Victims collected before the first of them goes. */
-#define VICTIMS 32u
-
-/* An extent that was found cold: its head, and the word that says so. */
-struct victim {
-    uint32_t head;
-    uint64_t seen;
-};
 
 /* What one evictor is after. */
 struct hunt {
     bp_session *s;
     unsigned order;
     uint32_t found;   /* single frames kept in s->magazine */
+    uint32_t block;   /* larger extent that is kept, or FRAME_NONE */
     uint32_t evicted; /* pages */
     uint32_t extents; /* evicted */
     uint32_t examined;
@@ -52,8 +44,10 @@ void bpi_frame_give(bp_pool *pool, uint32_t frame, unsigned order)
     bpi_frames_free(pool->frames, frame, order);
 }
 
+/* What a session has that others could use: frames, and entries on their way to a queue. Its lock is held. */
 static void empty_magazine(bp_session *s)
 {
+    bpi_policy_flush(&s->seat);
     if (s->magazine_count)
         bpi_frames_free_many(s->pool->frames, s->magazine, s->magazine_count);
     s->magazine_count = 0;
@@ -68,41 +62,55 @@ void bpi_magazine_flush(bp_session *s)
 
 /* ---- one extent ---- */
 
-/* Steps 1 to 4. true: it is gone. */
-static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen)
+/* The shadow of a page that goes: when it was used last, as far as anybody noticed. */
+static index_entry shadow_of(const struct hunt *h, uint32_t head, unsigned order)
+{
+    uint32_t stamp = atomic_load_explicit(&h->s->pool->cold[head].stamp, memory_order_relaxed);
+
+    return h->shadows ? entry_of_shadow(stamp, order, 0) : ENTRY_NONE;
+}
+
+/* For whom? The one who hunts, until he has what he wanted. */
+static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
-    bp_pool *pool = s->pool;
+
+    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < s->pool->batch) {
+        s->magazine[s->magazine_count++] = head;
+        h->found++;
+    } else if (order && order == h->order && h->block == FRAME_NONE) {
+        h->block = head;
+    } else {
+        bpi_frame_give(s->pool, head, order);
+    }
+}
+
+/* Steps 1 to 3. true: it is gone, and its frames are the caller's. ours: its entry of the policy is. */
+static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours)
+{
+    bp_pool *pool = h->s->pool;
     struct frame *f = &pool->frame[head];
     unsigned order = frame_order(seen);
-    index_entry shadow = ENTRY_NONE;
     bp_file *file;
     uint64_t id;
-    uint64_t now;
 
     if (!frame_lock_from(f, seen))
         return false;
     SYNC_POINT("evict:claimed");
     id = frame_id(f);
     file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
-    now = atomic_load_explicit(&pool->evicted, memory_order_relaxed) + h->evicted;
-    if (h->shadows)
-        shadow = entry_of_shadow((uint32_t)(now >> pool->clock_shift), order, 0);
-    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow) == INDEX_HELD)) {
+    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow_of(h, head, order)) ==
+                 INDEX_HELD)) {
         latch_drop(f); /* somebody reads it in a run */
         return false;
     }
     SYNC_POINT("evict:erased");
+    if (ours)
+        policy_gone(h->s->seat.policy, head);
     if (frame_unbind(f) & FRAME_WAITERS)
         bpi_frame_wake(f);
     h->extents++;
     h->evicted += 1u << order;
-    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < pool->batch) {
-        s->magazine[s->magazine_count++] = head;
-        h->found++;
-    } else {
-        bpi_frame_give(pool, head, order);
-    }
     return true;
 }
 
@@ -129,8 +137,6 @@ static uint32_t extent_left(uint32_t f, uint64_t seen)
     return size - (f & (size - 1));
 }
 
-/* ---- a window of the clock ---- */
-
 /* Pages that are about to go lie anywhere in their indexes: ask for all of them before the first is needed. */
 static void prefetch_victim(const bp_pool *pool, uint32_t head)
 {
@@ -141,69 +147,27 @@ static void prefetch_victim(const bp_pool *pool, uint32_t head)
         bpi_index_prefetch(&file->index, id & FRAME_ID_PAGE);
 }
 
-/* Cold extents of [from, to) into victim[], VICTIMS at most; returns where to go on. */
-static uint32_t find_victims(struct hunt *h, uint32_t from, uint32_t to, struct victim victim[], unsigned *count)
+/* ---- the policy's choice ---- */
+
+/* Up to `most` victims are asked for, and go. false: the search is over. */
+static bool evict_some(struct hunt *h, struct search *search, unsigned most)
 {
-    const bp_pool *pool = h->s->pool;
-    unsigned n = 0;
+    bp_session *s = h->s;
+    struct victim victim[LOT];
+    int n = bpi_policy_pick(&s->seat, search, victim, most);
 
-    while (from < to && n < VICTIMS) {
-        uint64_t seen = frame_load(&pool->frame[from]);
-
-        if ((seen & FRAME_BOUND) && is_cold(h, from, seen)) {
-            prefetch_victim(pool, from);
-            victim[n++] = (struct victim){.head = from, .seen = seen};
+    for (int i = 0; i < n; i++)
+        prefetch_victim(s->pool, victim[i].head);
+    for (int i = 0; i < n; i++) {
+        if (evict_extent(h, victim[i].head, victim[i].seen, true)) {
+            keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
+        } else {
+            bpi_policy_put_back(&s->seat, &victim[i]);
+            search->hopeful = true;
         }
-        from += extent_left(from, seen);
     }
-    *count = n;
-    return from;
+    return n >= 0;
 }
-
-static void sweep_pages(struct hunt *h, uint32_t from, uint32_t to)
-{
-    struct victim victim[VICTIMS];
-    unsigned n;
-
-    while (from < to) {
-        from = find_victims(h, from, to, victim, &n);
-        for (unsigned i = 0; i < n; i++)
-            h->hopeful |= !evict_extent(h, victim[i].head, victim[i].seen);
-    }
-}
-
-/* A block of the size wanted, that goes as a whole or not at all. */
-static void sweep_block(struct hunt *h, uint32_t from, uint32_t to)
-{
-    struct frame *frame = h->s->pool->frame;
-    bool cold = true;
-
-    for (uint32_t f = from; f < to;) {
-        uint64_t seen = frame_load(&frame[f]);
-
-        if (seen & FRAME_BOUND)
-            cold &= is_cold(h, f, seen);
-        else if (seen & FRAME_TAIL) /* part of an extent larger than the block: its head's business */
-            cold = false;
-        f += extent_left(f, seen);
-    }
-    if (cold)
-        sweep_pages(h, from, to);
-}
-
-static void sweep(struct hunt *h, uint32_t from, uint32_t to)
-{
-    uint32_t block = 1u << h->order;
-
-    h->examined += to - from;
-    if (h->order == 0)
-        sweep_pages(h, from, to);
-    else
-        for (uint32_t f = from; f + block <= to && h->evicted < block; f += block)
-            sweep_block(h, f, f + block);
-}
-
-/* ---- the hunt ---- */
 
 /* What was evicted as part of something larger, or of another size, is in the buddy. */
 static bool hunt_over(struct hunt *h, uint32_t *frame)
@@ -219,36 +183,136 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
         }
         return h->found > 0;
     }
-    return h->evicted && bpi_frames_alloc(h->s->pool->frames, h->s->node, h->order, frame) == 0;
+    if (h->block != FRAME_NONE) {
+        *frame = h->block;
+        return true;
+    }
+    return h->evicted >= 1u << h->order && bpi_frames_alloc(s->pool->frames, s->node, h->order, frame) == 0;
 }
 
 /*
- * Move the hand window by window until what was wanted is found, or sweeps over the whole pool found nothing that could
- * ever go. Called with the magazine's lock held for single frames.
+ * By the policy, until what was wanted is found, or searches through all there is found nothing that could ever go, or
+ * for larger extents until pages for two of them went and left no block.
  */
-static bool hunt(struct hunt *h, uint32_t *frame)
+static bool hunt_queues(struct hunt *h, uint32_t *frame)
 {
-    bp_pool *pool = h->s->pool;
-    uint32_t high = bpi_frames_high(pool->frames);
-    uint32_t window = pool->batch > 1u << h->order ? pool->batch : 1u << h->order;
-    uint32_t windows = (high + window - 1) / window;
+    uint32_t wanted = h->order ? 1u << h->order : h->s->pool->batch;
+    uint32_t enough = h->order ? 2 * wanted : UINT32_MAX;
     bool over = false;
 
-    for (unsigned round = 0; round < SWEEPS_MAX && !over && high; round++) {
-        h->hopeful = false;
-        for (uint32_t i = 0; i < windows && !over; i++) {
-            uint64_t hand = atomic_fetch_add_explicit(&pool->hand, window, memory_order_relaxed);
-            uint32_t from = (uint32_t)(hand / window % windows) * window;
+    for (unsigned round = 0; round < SWEEPS_MAX && !over; round++) {
+        struct search search;
+        bool more = true;
 
-            sweep(h, from, from + window < high ? from + window : high);
+        bpi_policy_search(&h->s->seat, &search);
+        while (more && !over && h->evicted < enough) {
+            more = evict_some(h, &search, wanted);
+            over = hunt_over(h, frame);
+        }
+        h->hopeful = search.hopeful;
+        if (!h->hopeful || h->evicted >= enough)
+            break;
+    }
+    bpi_policy_flush(&h->s->seat);
+    return over;
+}
+
+/* ---- blocks ---- */
+
+/* All of it is cold, or free; 0 frames of it if that changed, else how many could be had. */
+static uint32_t evict_block(struct hunt *h, uint32_t from, uint32_t to, uint32_t gone[], uint8_t order[], unsigned *n)
+{
+    struct frame *frame = h->s->pool->frame;
+    uint32_t pages = 0;
+
+    *n = 0;
+    for (uint32_t f = from; f < to;) {
+        uint64_t seen = frame_load(&frame[f]);
+
+        if ((seen & FRAME_BOUND) && is_cold(h, f, seen)) {
+            if (evict_extent(h, f, seen, false)) {
+                gone[*n] = f;
+                order[(*n)++] = (uint8_t)frame_order(seen);
+                pages += 1u << frame_order(seen);
+            } else {
+                h->hopeful = true;
+            }
+        }
+        f += extent_left(f, seen);
+    }
+    return pages;
+}
+
+/* A block of the size wanted, that goes as a whole or not at all: kept if all of it was evicted, else in the buddy. */
+static void sweep_block(struct hunt *h, uint32_t from, uint32_t to)
+{
+    struct frame *frame = h->s->pool->frame;
+    uint32_t gone[1u << BP_ORDER_MAX];
+    uint8_t order[1u << BP_ORDER_MAX];
+    unsigned n;
+    bool cold = true;
+
+    for (uint32_t f = from; f < to;) {
+        uint64_t seen = frame_load(&frame[f]);
+
+        if (seen & FRAME_BOUND)
+            cold &= is_cold(h, f, seen);
+        else if (seen & FRAME_TAIL) /* part of an extent larger than the block: its head's business */
+            cold = false;
+        f += extent_left(f, seen);
+    }
+    if (!cold)
+        return;
+    if (evict_block(h, from, to, gone, order, &n) == to - from) {
+        h->block = from;
+        return;
+    }
+    for (unsigned i = 0; i < n; i++)
+        bpi_frame_give(h->s->pool, gone[i], order[i]);
+}
+
+/* Move the hand block by block until one could be had, or sweeps over the whole pool found nothing that could go. */
+static bool hunt_blocks(struct hunt *h, uint32_t *frame)
+{
+    bp_pool *pool = h->s->pool;
+    uint32_t block = 1u << h->order;
+    uint32_t blocks = bpi_frames_high(pool->frames) / block;
+    bool over = false;
+
+    for (unsigned round = 0; round < SWEEPS_MAX && !over; round++) {
+        h->hopeful = false;
+        for (uint32_t i = 0; i < blocks && !over; i++) {
+            uint64_t hand = atomic_fetch_add_explicit(&pool->hand, block, memory_order_relaxed);
+            uint32_t from = (uint32_t)(hand / block % blocks) * block;
+
+            h->examined += block;
+            sweep_block(h, from, from + block);
             over = hunt_over(h, frame);
         }
         if (!h->hopeful)
             break;
     }
-    atomic_fetch_add_explicit(&pool->evicted, h->evicted, memory_order_relaxed);
+    return over;
+}
+
+/* ---- the hunt ---- */
+
+/* The magazine's lock is held. */
+static bool hunt(struct hunt *h, uint32_t *frame)
+{
+    struct seat *seat = &h->s->seat;
+    _Atomic bool *evicted = &seat->policy->evicted;
+    bool over;
+
+    h->block = FRAME_NONE;
+    seat->examined = 0;
+    over = hunt_queues(h, frame);
+    if (!over && h->order)
+        over = hunt_blocks(h, frame);
+    if (h->extents && !atomic_load_explicit(evicted, memory_order_relaxed))
+        atomic_store_explicit(evicted, true, memory_order_relaxed);
     counter_add(&h->s->count.evictions, h->extents);
-    counter_add(&h->s->count.evict_examined, h->examined);
+    counter_add(&h->s->count.evict_examined, h->examined + seat->examined);
     return over;
 }
 
@@ -272,7 +336,7 @@ static void trim_shadows(bp_pool *pool)
         bpi_index_reclaim(&file->index, 4);
 }
 
-/* Take back what idle sessions keep in their magazines. One whose lock is taken is not idle. */
+/* Take back what idle sessions keep in their magazines and baskets. One whose lock is taken is not idle. */
 static void raid_magazines(bp_session *me)
 {
     bp_pool *pool = me->pool;
@@ -371,11 +435,23 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
     if (order == 0)
         return take_single(s, frame);
     rc = bpi_frames_alloc(s->pool->frames, s->node, order, frame);
-    if (rc == -ENOMEM)
+    if (rc == -ENOMEM) {
+        pthread_mutex_lock(&s->magazine_lock);
         rc = hunt(&h, frame) ? 0 : -EAGAIN;
+        pthread_mutex_unlock(&s->magazine_lock);
+    }
     if (h.evicted)
         trim_shadows(s->pool);
     return rc;
+}
+
+void bpi_admit(bp_session *s, const struct arrival a[], unsigned n)
+{
+    pthread_mutex_lock(&s->magazine_lock);
+    bpi_policy_admit(&s->seat, a, n);
+    if (s->seat.misses >= s->pool->batch)
+        bpi_policy_flush(&s->seat);
+    pthread_mutex_unlock(&s->magazine_lock);
 }
 
 int bpi_nodes_reserve(bp_session *s)

@@ -62,19 +62,6 @@ static unsigned miss_order(const bp_file *file, uint64_t page)
 
 /* ---- starting a read ---- */
 
-/* A shadow says how long ago the page was evicted; coming back within the pool's own size proves it belongs. */
-static void note_refault(bp_session *s, uint32_t head, const struct index_insert *met)
-{
-    bp_pool *pool = s->pool;
-    uint64_t now = atomic_load_explicit(&pool->evicted, memory_order_relaxed) >> pool->clock_shift;
-
-    if (met->shadow == ENTRY_NONE)
-        return;
-    counter_add(&s->count.refaults, 1);
-    if ((uint64_t)shadow_age(met->shadow, (uint32_t)now) << pool->clock_shift < pool->frames_total)
-        frame_warm(&s->frame[head], frame_load(&s->frame[head]));
-}
-
 /* Frames for a miss, of the order wanted or, where that cannot be had, single. */
 static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
 {
@@ -113,7 +100,7 @@ static uint32_t file_slot_of(struct channel *ch, const bp_file *file)
 }
 
 /* The read of an extent that begins with this page joins those that the session holds. */
-static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
+static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r, index_entry shadow)
 {
     bp_pool *pool = s->pool;
 
@@ -130,6 +117,7 @@ static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *
     r->io.buffer = buffer_of(r->channel, r->frame);
     if (r->io.buffer != IO_BUFFER_NONE)
         counter_add(&s->count.read_fixed, 1);
+    s->arrival[s->held_count] = (struct arrival){.head = r->frame, .order = r->order, .shadow = shadow};
     s->held[s->held_count++] = &r->io;
 }
 
@@ -147,6 +135,7 @@ static int queue_held(bp_session *s)
     s->held_count = 0;
     if (!left)
         return 0;
+    bpi_admit(s, s->arrival, left);
     SYNC_POINT("fault:queue");
     do {
         taken = s->channel->ops->submit(s->channel->io, request, left, IO_HOLD);
@@ -194,14 +183,15 @@ static void give_request(bp_session *s, struct read *r)
 static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, uint32_t head, struct read *r)
 {
     uint64_t first = page & ~extent_mask(*order);
+    uint64_t sampled = policy_sampled(s->seat.policy, file->id | first);
     struct index_insert met;
     int rc;
 
     r->frame = head;
     r->order = (uint8_t)*order;
     atomic_store_explicit(&s->pool->cold[head].channel, r->channel->number, memory_order_relaxed);
-    atomic_store_explicit(&s->pool->cold[head].slot, r->slot, memory_order_relaxed);
-    frame_publish(&s->frame[head], file->id | first, *order, 0);
+    atomic_store_explicit(&s->pool->cold[head].slot, (uint8_t)r->slot, memory_order_relaxed);
+    frame_publish(&s->frame[head], file->id | first, *order, sampled);
     SYNC_POINT("fault:published");
     rc = bpi_index_insert(&file->index, first, *order, head, &s->nodes, &met);
     if (rc) {
@@ -211,8 +201,11 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
         return rc;
     }
     SYNC_POINT("fault:entered");
-    note_refault(s, head, &met);
-    hold_read(s, file, first, r);
+    if (met.shadow != ENTRY_NONE)
+        counter_add(&s->count.refaults, 1);
+    hold_read(s, file, first, r, met.shadow);
+    if (unlikely(sampled))
+        bpi_policy_log(&s->seat, head, file->id | first, *order, true);
     return 0;
 }
 
@@ -284,6 +277,7 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return STEP_LATCHED;
         if (!frame_pin_from(f, t->seen))
             return -EAGAIN;
+        hit_noted(s, f, t->seen);
         counter_add(&s->count.joins, 1);
         if (is_recording(s))
             bpi_trace_note(s, file, page, BP_TRACE_HIT);
@@ -294,6 +288,7 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return STEP_LATCHED;
         if (!frame_pin_from(f, t->seen))
             return -EAGAIN;
+        hit_noted(s, f, t->seen);
     } else {
         if (t->seen & FRAME_PINS)
             return STEP_LATCHED;
@@ -301,6 +296,7 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return -EAGAIN;
         if (!latch_stands(file, page, f))
             return STEP_LATCHED;
+        hit_warm(s, f, frame_load(f));
     }
     counter_add(&s->count.hits, 1);
     if (is_recording(s))

@@ -8,7 +8,10 @@
  * 17 % faster (bufpool-bench descriptor-layout). The price: latching a page moves the line of its three neighbours too.
  *
  *  63                         28  27    26....15  14...10  9 8 7    6    5     4       3      2       1..0
- *  version (36)              EXCL  shared(12) order(5) (reserved) BOUND TAIL WAITERS FAILED READING heat
+ *  version (36)              EXCL  shared(12) order(5) (*)   BOUND TAIL WAITERS FAILED READING heat
+ *
+ * (*) bit 7: SAMPLED, 8 and 9 are reserved. SAMPLED is set with the page and stays: hits that warm it are logged
+ * (policy.h).
  *
  * A free frame's word is its version and nothing else, so memory fresh from the system is free frames. BOUND is set in
  * heads.
@@ -28,6 +31,7 @@
  *   frame_lock_from     as T7, cold                EXCL                  T10 eviction
  *   frame_unbind        EXCL, no pins              free, version + 1     T11 after the index entry is gone
  *   frame_cool          heat > 0                   heat - 1              T12
+ *   frame_chill         heat > 0                   heat 0                T12
  *   frame_warm          heat < full                heat + 1              T13
  *   frame_await         any bound                  WAITERS               T14
  *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
@@ -49,6 +53,7 @@
 #define FRAME_WAITERS     (1ull << 4)
 #define FRAME_TAIL        (1ull << 5)
 #define FRAME_BOUND       (1ull << 6)
+#define FRAME_SAMPLED     (1ull << 7)
 #define FRAME_ORDER_SHIFT 10
 #define FRAME_ORDER       (0x1full << FRAME_ORDER_SHIFT)
 #define FRAME_PIN         (1ull << 15)
@@ -90,8 +95,10 @@ _Static_assert(FRAME_HEAT == 3 && FRAME_PIN == BP_HOT_PIN && BP_HOT_READ == (FRA
 struct frame_cold {
     _Atomic int32_t error;    /* why a FAILED read failed; written before FAILED is */
     _Atomic uint16_t channel; /* where the read under way will complete */
-    _Atomic uint16_t slot;    /* and which of its requests that is */
+    _Atomic uint8_t slot;     /* and which of its requests that is */
+    _Atomic uint8_t queued;   /* an entry in a queue is this head's: policy.h */
     _Atomic uint32_t holder;  /* number of the session that latched it exclusively last, for BUSY texts */
+    _Atomic uint32_t stamp;   /* last use known of its page, in ticks: policy.h */
 };
 
 static inline unsigned frame_order(uint64_t state)
@@ -134,9 +141,10 @@ static inline uint64_t frame_id(const struct frame *f)
 
 /*
  * T1. The frame is the caller's alone, so these are plain stores (no locked instruction); a reader with a stale
- * translation sees a free frame until the last one, whose release makes tails and identity visible with it.
+ * translation sees a free frame until the last one, whose release makes tails and identity visible with it. more: heat
+ * and SAMPLED.
  */
-static inline void frame_publish(struct frame *head, uint64_t id, unsigned order, unsigned heat)
+static inline void frame_publish(struct frame *head, uint64_t id, unsigned order, uint64_t more)
 {
     uint64_t version = atomic_load_explicit(&head->state, memory_order_relaxed) & FRAME_VERSION;
     uint64_t bits = (uint64_t)order << FRAME_ORDER_SHIFT;
@@ -147,7 +155,7 @@ static inline void frame_publish(struct frame *head, uint64_t id, unsigned order
         atomic_store_explicit(&head[i].state, old | FRAME_TAIL | FRAME_EXCL | bits, memory_order_relaxed);
     }
     atomic_store_explicit(&head->id, id, memory_order_relaxed);
-    atomic_store_explicit(&head->state, version | FRAME_BOUND | FRAME_EXCL | FRAME_READING | FRAME_PIN | bits | heat,
+    atomic_store_explicit(&head->state, version | FRAME_BOUND | FRAME_EXCL | FRAME_READING | FRAME_PIN | bits | more,
                           memory_order_release);
 }
 
@@ -270,6 +278,14 @@ static inline uint64_t frame_unbind(struct frame *head)
 static inline void frame_cool(struct frame *f, uint64_t seen)
 {
     atomic_compare_exchange_strong_explicit(&f->state, &seen, seen - 1, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* T12, all of it. */
+static inline void frame_chill(struct frame *f, uint64_t seen)
+{
+    if (seen & FRAME_HEAT)
+        atomic_compare_exchange_strong_explicit(&f->state, &seen, seen & ~FRAME_HEAT, memory_order_relaxed,
+                                                memory_order_relaxed);
 }
 
 /* T13. relaxed, one attempt, and only when colder than full: a hot page is never written by its readers. */

@@ -66,7 +66,7 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
     t.frame = frame_in(s, bpi_index_load(&file->index, page));
     if (t.frame != FRAME_NONE && bpi_examine(s, file, page, t.frame, &t.head, &t.seen) != FRAME_NONE &&
         !(t.seen & FRAME_EXCL)) {
-        frame_warm(&s->frame[t.head], t.seen);
+        hit_warm(s, &s->frame[t.head], t.seen);
         view_fill(view, frame_data(s, t.frame), &s->frame[t.head], t.seen);
         counter_add(&s->count.hits, 1);
         return 0;
@@ -91,7 +91,7 @@ static inline bool read_frame(bp_session *s, bp_file *file, uint64_t page, uint3
     f = &s->frame[frame];
     if (!plain_hit(f, file, page, &seen))
         return false;
-    frame_warm(f, seen);
+    hit_warm(s, f, seen);
     view_fill(view, frame_data(s, frame), f, seen);
     counter_add(&s->count.hits, 1);
     return true;
@@ -212,7 +212,7 @@ int bp_read_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
             if (unlikely(frame[i] == FRAME_NONE) ||
                 unlikely(!plain_hit(&s->frame[frame[i]], file, page[first + i], &seen)))
                 continue;
-            frame_warm(&s->frame[frame[i]], seen);
+            hit_warm(s, &s->frame[frame[i]], seen);
             view_fill(v, frame_data(s, frame[i]), &s->frame[frame[i]], seen);
             hits++;
         }
@@ -245,6 +245,10 @@ static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_fi
     f = &s->frame[frame];
     if (unlikely(!plain_hit(f, file, page, &t.seen)) || !latch_from(file, page, f, t.seen, mode))
         return false;
+    if (mode == BP_SHARED)
+        hit_noted(s, f, t.seen);
+    else
+        hit_warm(s, f, frame_load(f));
     ref_fill(s, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);
     return true;

@@ -20,7 +20,7 @@
 #define PSYNC_THREADS_DEFAULT   8u
 #define PSYNC_THREADS_MAX       256u
 #define CHANNELS_PER_CPU        4u
-#define SHADOW_CLOCK_RANGE_LOG2 7u /* the shadows' clock spans so many pools' worth of evictions, as a power of two */
+#define SHADOW_CLOCK_RANGE_LOG2 4u         /* shadows' stamps span so many pools' worth of misses, as a power of two */
 #define HUGE_FROM               (8u << 20) /* descriptors of smaller pools stay on 4 KiB pages; bytes */
 
 /*
@@ -28,8 +28,11 @@
  * node, and the nodes that hold only shadows). A pool full of pages that are alone in their leaves needs up to a node
  * each on top.
  */
-#define INDEX_BYTES_PER_FRAME 32u
-#define FRAME_BYTES           (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + INDEX_BYTES_PER_FRAME)
+#define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
+#define QUEUE_BYTES_PER_FRAME 5u
+#define FRAME_BYTES \
+    (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + INDEX_BYTES_PER_FRAME + QUEUE_BYTES_PER_FRAME)
+#define FRAMES_MIN 16u
 /*
  * Frames in stock are taken from the pages that came last, which have a hundredth of the pool: stocks of a 64th cost a
  * tenth of the hits that replacement can win.
@@ -61,6 +64,10 @@ static int check_options(const struct bp_pool_options *o)
     }
     if ((unsigned)o->huge > BP_OFF || (unsigned)o->registered > BP_OFF || (unsigned)o->io > BP_IO_NULL)
         return refuse(o, -EINVAL, "huge, registered or io is none of the values of its enum");
+    if ((unsigned)o->policy > BP_POLICY_STABLE)
+        return refuse(o, -EINVAL, "policy is none of the values of its enum");
+    if (o->sample_pages > MINI_MAX)
+        return refuse(o, -EINVAL, "sample_pages is more than 8,192");
     if (o->wait_ms > WAIT_MS_MAX)
         return refuse(o, -EINVAL, "wait_ms is more than an hour");
     if (o->channels_max > CHANNELS_MAX)
@@ -86,13 +93,22 @@ static void fill_defaults(struct bp_pool_options *o, unsigned cpus)
 static int check_memory(bp_pool *pool)
 {
     const struct bp_pool_options *o = &pool->options;
-    uint64_t frames = o->memory / FRAME_BYTES;
+    uint64_t pages = o->memory / BP_PAGE_SIZE;
+    uint64_t frames;
 
+    if (o->frames_max && o->frames_max < pages)
+        pages = o->frames_max;
+    pool->sizes = bpi_policy_sizes(pages, o->sample_pages);
+    frames = o->memory > pool->sizes.bytes ? (o->memory - pool->sizes.bytes) / FRAME_BYTES : 0;
     pool->memory_machine = bpi_topology_memory(&pool->topology);
     if (pool->memory_machine && o->memory > pool->memory_machine) {
         bpi_error_set(o->error, -ENOMEM, "memory is %llu MiB, but this machine (or its cgroup) has %llu MiB",
                       (unsigned long long)(o->memory >> 20), (unsigned long long)(pool->memory_machine >> 20));
         return -ENOMEM;
+    }
+    if (frames < FRAMES_MIN) {
+        bpi_error_set(o->error, -EINVAL, "sample_pages %u leave no memory for pages", o->sample_pages);
+        return -EINVAL;
     }
     if (frames > ENTRY_NUMBER_MAX) {
         bpi_error_set(o->error, -EINVAL, "memory is more than 4 TiB, the most a pool can have");
@@ -142,7 +158,12 @@ static int open_memory(bp_pool *pool)
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
     pool->batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
-    pool->clock_shift =
+    rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
+    if (rc)
+        return rc;
+    pool->policy[0].frame = pool->frame;
+    pool->policy[0].cold = pool->cold;
+    pool->policy[0].clock_shift =
         bits + SHADOW_CLOCK_RANGE_LOG2 > SHADOW_CLOCK_BITS ? bits + SHADOW_CLOCK_RANGE_LOG2 - SHADOW_CLOCK_BITS : 0;
     return bpi_nodes_open(&pool->nodes, pool->frames_total + NODES_EXTRA);
 }
@@ -179,6 +200,8 @@ static void free_parts(bp_pool *pool)
     }
     if (pool->nodes.slot)
         bpi_nodes_close(&pool->nodes);
+    if (pool->policy[0].size)
+        bpi_policy_close(&pool->policy[0]);
     if (pool->cold)
         munmap(pool->cold, pool->frames_total * sizeof(*pool->cold));
     if (pool->frame)

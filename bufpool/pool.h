@@ -6,13 +6,15 @@
  *   point.c    hits: views and refs           fault.c    misses: from an absent page to a present one
  *   complete.c what a finished read leads to  wait.c     parking and waking
  *   channel.c  rings, their requests and registered slabs
- *   evict.c    taking frames from pages       async.c    bp_get_start, bp_poll, the session's descriptor
+ *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
+ *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
  *   trace.c    recording what is asked for
  *
- * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock. No lock is
- * held while anything waits for a device, a latch or a frame.
+ * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
+ * queue's, its chunks'; policy.lock with none inside. No lock is held while anything waits for a device, a latch or a
+ * frame.
  */
 #ifndef BUFPOOL_POOL_H
 #define BUFPOOL_POOL_H
@@ -25,6 +27,7 @@
 #include "bufpool/bufpool.h"
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
+#include "bufpool/policy.h"
 #include "bufpool/sync_point.h"
 #include "io/io.h"
 #include "numa/frames.h"
@@ -162,6 +165,9 @@ struct bp_session {
     struct read *spare;
     uint32_t spare_frame[GROUP_READS];
     struct io_request *held[GROUP_READS];
+    struct arrival arrival[GROUP_READS]; /* what the held reads are for */
+
+    struct seat seat; /* under magazine_lock, but for the log */
 
     /* async.c */
     struct operation *operation; /* async_max of them, allocated on first use */
@@ -202,22 +208,23 @@ struct bp_pool {
     struct frame_cold *cold;
     char *base;
     uint32_t frames_total;
-    uint32_t batch;       /* frames evicted or taken at once */
-    unsigned clock_shift; /* evicted pages per tick of the shadows' clock, as a shift */
+    uint32_t batch; /* frames evicted or taken at once */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
     pid_t pid;
     struct bp_pool_options options;
     struct index_nodes nodes;
+    struct policy_sizes sizes;
     struct topology topology;
     char io_reason[120], io_remedy[120];
     uint64_t memory_machine;
 
     _Alignas(LINE) _Atomic uint32_t starving; /* callers parked for a frame; hardly ever written */
     _Alignas(LINE) _Atomic uint32_t released; /* futex: moves when something became evictable while someone starved */
-    _Alignas(LINE) _Atomic uint64_t hand;     /* eviction's place, in frames, not wrapped */
-    _Atomic uint64_t evicted;                 /* pages; the shadows' clock */
+    _Alignas(LINE) _Atomic uint64_t hand;     /* where blocks were looked for last, in frames, not wrapped */
+
+    struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
@@ -239,6 +246,27 @@ struct bp_pool {
 static inline unsigned file_number(const bp_file *file)
 {
     return (unsigned)(file->id >> FRAME_ID_FILE_SHIFT);
+}
+
+static inline struct policy *policy_of(bp_pool *pool, unsigned node)
+{
+    (void)node;
+    return &pool->policy[0];
+}
+
+/* A reader used a page whose word was `seen`, and warms it or has done so (T13). Hot pages cost one test. */
+static inline void hit_noted(bp_session *s, const struct frame *f, uint64_t seen)
+{
+    if (unlikely((seen & FRAME_SAMPLED) && (seen & FRAME_HEAT) != FRAME_HEAT))
+        bpi_policy_log(&s->seat, (uint32_t)(f - s->frame), frame_id(f), frame_order(seen), false);
+}
+
+static inline void hit_warm(bp_session *s, struct frame *f, uint64_t seen)
+{
+    if ((seen & FRAME_HEAT) != FRAME_HEAT) {
+        frame_warm(f, seen);
+        hit_noted(s, f, seen);
+    }
 }
 
 /* ---- what bufpool/inline.h works on ---- */
@@ -428,6 +456,8 @@ int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
 void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
 void bpi_magazine_flush(bp_session *);
+/* Pages that came, published and pinned by this session: into the queues. */
+void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 /* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */
 int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */

@@ -31,6 +31,7 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     s->frames_total = pool->frames_total;
     s->pool = pool;
     s->node = bpi_topology_here(&pool->topology);
+    s->seat.policy = policy_of(pool, s->node);
     s->async_max = options && options->async_max ? options->async_max : ASYNC_MAX_DEFAULT;
     s->backlog_end = &s->backlog;
     s->epoll_fd = s->timer_fd = -1;

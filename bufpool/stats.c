@@ -28,6 +28,21 @@ static void add_counters(struct bp_stats *st, const struct counters *c)
 #undef ADD_COUNTER
 }
 
+/* Counters are complete. */
+static void add_policy(bp_pool *pool, struct bp_stats *st)
+{
+    struct policy *p = policy_of(pool, 0);
+    uint32_t hits[WHATIF_SIZES];
+
+    bpi_policy_whatif(p, st->hits + st->misses + st->joins, hits);
+    st->whatif_half = hits[0];
+    st->whatif_1 = hits[1];
+    st->whatif_2 = hits[2];
+    st->whatif_4 = hits[3];
+    st->whatif_8 = hits[4];
+    st->policy_recent = atomic_load_explicit(&p->recent, memory_order_relaxed);
+}
+
 int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
 {
     struct bp_stats st = {.size = sizeof(st)};
@@ -63,6 +78,7 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
     st.slabs_thp = fs.slabs[SLAB_THP];
     st.slabs_small = fs.slabs[SLAB_SMALL];
     st.slabs_registered = registrations(pool);
+    add_policy(pool, &st);
     st.channels = atomic_load_explicit(&pool->channel_count, memory_order_relaxed);
     st.size = out->size;
     memcpy(out, &st, out->size); /* a caller built against an older header has fewer fields */

@@ -315,8 +315,8 @@ Test(pool, a_stream_of_a_hundred_times_the_pool_leaves_a_small_index)
         most = nodes > most ? nodes : most;
     }
     cr_expect_geq(stat_of(pool, "evictions"), PAGES - FRAMES, "it did not fit");
-    /* shadows: one node for 16 frames and 64; pages: one for 64 and those at the edges; magazines of the session */
-    cr_expect_leq(most, FRAMES / 16 + 64 + FRAMES / 64 + 64, "%lu nodes", (unsigned long)most);
+    /* shadows: one node for 4 frames and 64; pages: one for 64 and those at the edges; magazines of the session */
+    cr_expect_leq(most, FRAMES / 4 + 64 + FRAMES / 64 + 64, "%lu nodes", (unsigned long)most);
     cr_assert_eq(bp_session_close(s), 0);
     close_all(pool);
     close(fd);

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Admission, the search for victims, and the log of the sample.
+ *
+ * A search takes some entries out of a queue (one short lock), asks for their descriptors ahead, and sorts them: cold
+ * ones are victims, the others go into the session's baskets and from there, many at a time, to the head of a queue.
+ * Nothing is locked meanwhile but the session's own magazine, and no other search sees the same entries.
+ *
+ * Modes, lengths and the clock are read relaxed: who reads an old value sends a page to the wrong queue once.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "bufpool/policy.h"
+
+#define FEW_SHARE         100u /* of the pool are newcomers, in STABLE */
+#define MISSES_WORKED_OFF 2u   /* misses in a log that make it worth it: the modes should follow soon */
+
+/* ---- sizes ---- */
+
+static uint32_t between(uint64_t x, uint32_t least, uint32_t most)
+{
+    return x < least ? least : x > most ? most : (uint32_t)x;
+}
+
+/*
+ * A small pool of 1,024 pages judges like one ten times as large; 128 is enough to be right most of the time. Every
+ * access to the sample costs some hundred instructions, so in pools below 64 MiB it is a sixteenth, and of the curve's
+ * a 64th.
+ */
+struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample)
+{
+    struct policy_sizes z;
+
+    z.duel = sample ? between(sample, 2, MINI_MAX) : between(pages / 16, 128, 1024);
+    z.whatif = sample ? between(sample, 2, MINI_MAX) : between(pages / 64, 16, 1024);
+    z.bytes = bpi_duel_bytes(z.duel, false) + WHATIF_SIZES * bpi_duel_bytes(z.whatif, true);
+    return z;
+}
+
+/* ---- opening ---- */
+
+int bpi_policy_open(struct policy *p, uint32_t frames, const struct policy_sizes *z, enum bp_policy mode)
+{
+    int rc;
+
+    p->size = frames;
+    p->few = frames / FEW_SHARE ? frames / FEW_SHARE : 1;
+    p->quarter = frames / 4 ? frames / 4 : 1;
+    p->mode = mode;
+    pthread_mutex_init(&p->lock, NULL);
+    atomic_store_explicit(&p->recent, mode == BP_POLICY_RECENT, memory_order_relaxed);
+    rc = bpi_chunks_open(&p->chunks, frames);
+    for (unsigned q = 0; q < QUEUES; q++)
+        bpi_queue_init(&p->queue[q], &p->chunks);
+    if (!rc)
+        rc = bpi_duel_open(&p->duel, frames, z->duel, false);
+    p->sample_limit = p->duel.limit;
+    for (unsigned i = 0; i < WHATIF_SIZES && !rc; i++) {
+        struct duel *d = &p->whatif.duel[i];
+        uint64_t pages = ((uint64_t)frames << i) / 2;
+
+        rc = bpi_duel_open(d, pages ? pages : 1, z->whatif, true);
+        if (d->limit > p->sample_limit)
+            p->sample_limit = d->limit;
+    }
+    return rc;
+}
+
+void bpi_policy_close(struct policy *p)
+{
+    bpi_duel_close(&p->duel);
+    for (unsigned i = 0; i < WHATIF_SIZES; i++)
+        bpi_duel_close(&p->whatif.duel[i]);
+    bpi_chunks_close(&p->chunks);
+    pthread_mutex_destroy(&p->lock);
+}
+
+/* ---- entries ---- */
+
+static uint32_t now(const struct seat *t)
+{
+    const struct policy *p = t->policy;
+
+    return (uint32_t)((atomic_load_explicit(&p->misses, memory_order_relaxed) + t->misses) >> p->clock_shift);
+}
+
+static uint32_t stamp_of(const struct policy *p, uint32_t head)
+{
+    return atomic_load_explicit(&p->cold[head].stamp, memory_order_relaxed);
+}
+
+static void set_stamp(struct policy *p, uint32_t head, uint32_t stamp)
+{
+    atomic_store_explicit(&p->cold[head].stamp, stamp, memory_order_relaxed);
+}
+
+/* Pages that a queue will have once this session's are there. */
+static uint32_t length(const struct seat *t, enum queue_name q)
+{
+    return queue_pages(&t->policy->queue[q]) + t->basket[q].pages;
+}
+
+static void empty(struct seat *t, enum queue_name q)
+{
+    struct basket *b = &t->basket[q];
+
+    if (!b->count)
+        return;
+    atomic_fetch_add_explicit(&t->policy->queue[q].pages, b->pages, memory_order_relaxed);
+    bpi_queue_push(&t->policy->queue[q], b->frame, b->count);
+    b->count = b->pages = 0;
+}
+
+void bpi_policy_flush(struct seat *t)
+{
+    for (enum queue_name q = YOUNG; q < QUEUES; q++)
+        empty(t, q);
+    if (t->misses)
+        atomic_fetch_add_explicit(&t->policy->misses, t->misses, memory_order_relaxed);
+    t->misses = 0;
+}
+
+/* An entry that is ours goes to the head of a queue. */
+static void put(struct seat *t, enum queue_name q, uint32_t head, unsigned order)
+{
+    struct basket *b = &t->basket[q];
+
+    atomic_store_explicit(&t->policy->cold[head].queued, (uint8_t)(1 + order), memory_order_relaxed);
+    b->frame[b->count++] = head;
+    b->pages += 1u << order;
+    if (b->count == BASKET)
+        empty(t, q);
+}
+
+/* What an entry was counted with when it was put in. */
+static uint32_t counted(const struct policy *p, uint32_t head)
+{
+    return 1u << (atomic_load_explicit(&p->cold[head].queued, memory_order_relaxed) - 1);
+}
+
+/* The oldest entries of a queue, now ours. */
+static unsigned take(struct seat *t, enum queue_name q, uint32_t head[], unsigned most)
+{
+    struct policy *p = t->policy;
+    unsigned n = bpi_queue_pop(&p->queue[q], head, most);
+    uint32_t pages = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        __builtin_prefetch((const void *)&p->frame[head[i]], 1, 3);
+        __builtin_prefetch((const void *)&p->cold[head[i]], 1, 3);
+    }
+    for (unsigned i = 0; i < n; i++)
+        pages += counted(p, head[i]);
+    if (n)
+        atomic_fetch_sub_explicit(&p->queue[q].pages, pages, memory_order_relaxed);
+    t->examined += n;
+    return n;
+}
+
+enum look { LOOK_GONE, LOOK_BUSY, LOOK_TOUCHED, LOOK_COLD };
+
+/*
+ * Nothing is bound to the frame of our entry: it is dropped. But a fault may be publishing the frame and count on the
+ * entry that it finds. seq_cst fences here and there: one of the two sees what the other did.
+ */
+static bool drop(struct policy *p, uint32_t head, uint64_t *seen)
+{
+    _Atomic uint8_t *queued = &p->cold[head].queued;
+    uint8_t none = 0;
+
+    atomic_store_explicit(queued, 0, memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst);
+    *seen = frame_load(&p->frame[head]);
+    return !(*seen & FRAME_BOUND) ||
+           !atomic_compare_exchange_strong_explicit(queued, &none, (uint8_t)(1 + frame_order(*seen)),
+                                                    memory_order_relaxed, memory_order_relaxed);
+}
+
+/* What our entry leads to. LOOK_GONE: then it was dropped. */
+static enum look look_at(struct policy *p, uint32_t head, uint64_t *seen)
+{
+    *seen = frame_load(&p->frame[head]);
+    if (!(*seen & FRAME_BOUND) && drop(p, head, seen))
+        return LOOK_GONE;
+    if (*seen & (FRAME_EXCL | FRAME_PINS))
+        return LOOK_BUSY;
+    return *seen & FRAME_HEAT ? LOOK_TOUCHED : LOOK_COLD;
+}
+
+/* ---- MAIN ---- */
+
+/*
+ * Whether MAIN has a page that is untouched and longer unused than `than` (any: at all). Touched ones on the way go to
+ * the head. MAIN is in the order of stamps, so the first untouched one is the one that waited longest.
+ */
+static bool main_has_older(struct seat *t, bool any, uint32_t than)
+{
+    struct policy *p = t->policy;
+
+    for (unsigned n = 0; n < POLICY_ROUNDS; n++) {
+        uint32_t x = bpi_queue_peek(&p->queue[MAIN]); /* taken by nobody, so all of this may be stale */
+        uint64_t seen;
+
+        if (x >= p->size || (!any && (int32_t)(stamp_of(p, x) - than) >= 0))
+            return false;
+        seen = frame_load(&p->frame[x]);
+        if ((seen & FRAME_BOUND) && !(seen & FRAME_HEAT))
+            return true;
+        if (!bpi_queue_pop_this(&p->queue[MAIN], x))
+            continue;
+        atomic_fetch_sub_explicit(&p->queue[MAIN].pages, counted(p, x), memory_order_relaxed);
+        t->examined++;
+        if (look_at(p, x, &seen) == LOOK_GONE)
+            continue;
+        if (seen & FRAME_HEAT)
+            frame_cool(&p->frame[x], seen);
+        set_stamp(p, x, now(t));
+        put(t, MAIN, x, frame_order(seen));
+    }
+    return false;
+}
+
+/* Into MAIN with it; what waited longest there, touched or not after so many rounds, goes on probation. */
+static void promote(struct seat *t, uint32_t head, unsigned order)
+{
+    struct policy *p = t->policy;
+    uint32_t old;
+    uint64_t seen;
+
+    put(t, MAIN, head, order);
+    if (length(t, MAIN) <= p->size - p->few)
+        return;
+    main_has_older(t, true, 0);
+    if (!take(t, MAIN, &old, 1) || look_at(p, old, &seen) == LOOK_GONE)
+        return;
+    frame_chill(&p->frame[old], seen);
+    put(t, YOUNG, old, frame_order(seen));
+}
+
+/* ---- admission ---- */
+
+/* When the page was used last, by its shadow: the stamp's upper bits are those of today or of one turn before. */
+static uint32_t stamp_of_shadow(index_entry shadow, uint32_t today)
+{
+    return today - shadow_age(shadow, today);
+}
+
+static bool is_hot(struct seat *t, const struct arrival *a)
+{
+    struct policy *p = t->policy;
+
+    if (atomic_load_explicit(&p->recent, memory_order_relaxed))
+        return false;
+    if (!atomic_load_explicit(&p->evicted, memory_order_relaxed))
+        return length(t, MAIN) < p->size - p->few; /* filling up */
+    return a->shadow != ENTRY_NONE && main_has_older(t, false, stamp_of_shadow(a->shadow, now(t)));
+}
+
+void bpi_policy_admit(struct seat *t, const struct arrival a[], unsigned n)
+{
+    struct policy *p = t->policy;
+
+    atomic_thread_fence(memory_order_seq_cst); /* published before; see drop() */
+    for (unsigned i = 0; i < n; i++) {
+        uint32_t head = a[i].head;
+        uint8_t none = 0;
+        bool hot;
+
+        t->misses++;
+        hot = is_hot(t, &a[i]);
+        set_stamp(p, head, now(t));
+        if (!atomic_compare_exchange_strong_explicit(&p->cold[head].queued, &none, (uint8_t)(1 + a[i].order),
+                                                     memory_order_seq_cst, memory_order_seq_cst))
+            continue; /* an old entry is somewhere, and is ours */
+        if (hot)
+            promote(t, head, a[i].order);
+        else
+            put(t, YOUNG, head, a[i].order);
+    }
+}
+
+/* ---- the search ---- */
+
+void bpi_policy_search(struct seat *t, struct search *h)
+{
+    uint32_t all = 0;
+
+    bpi_policy_flush(t);
+    for (enum queue_name q = YOUNG; q < QUEUES; q++)
+        all += h->left[q] = queue_count(&t->policy->queue[q]);
+    h->moves = all;
+    h->rounds = 0;
+    h->hopeful = false;
+}
+
+/* Busy ones stay where they were, at the head. */
+static void put_busy(struct seat *t, struct search *h, enum queue_name q, uint32_t head, uint64_t seen)
+{
+    h->hopeful |= (seen & FRAME_READING) && !(seen & FRAME_PINS); /* its reader has gone: it ends by itself */
+    put(t, q, head, frame_order(seen));
+}
+
+/* A touched page begins anew. */
+static void renew(struct seat *t, uint32_t head, uint64_t seen)
+{
+    frame_chill(&t->policy->frame[head], seen);
+    set_stamp(t->policy, head, now(t));
+}
+
+/* One that YOUNG kept while STABLE: it was used again. */
+static void keep_or_promote(struct seat *t, uint32_t head, uint64_t seen)
+{
+    uint32_t stamp = stamp_of(t->policy, head);
+
+    renew(t, head, seen);
+    if (main_has_older(t, false, stamp))
+        promote(t, head, frame_order(seen));
+    else
+        put(t, YOUNG, head, frame_order(seen));
+}
+
+/* Touched, at the end of the queue that victims are taken from; false: it goes all the same. */
+static bool spare(struct seat *t, struct search *h, enum queue_name q, uint32_t head, uint64_t seen)
+{
+    struct policy *p = t->policy;
+
+    if (atomic_load_explicit(&p->recent, memory_order_relaxed)) {
+        renew(t, head, seen);
+        put(t, YOUNG, head, frame_order(seen));
+    } else if (q == YOUNG) {
+        keep_or_promote(t, head, seen);
+    } else {
+        if (h->rounds++ >= POLICY_ROUNDS)
+            return false;
+        frame_cool(&p->frame[head], seen);
+        set_stamp(p, head, now(t));
+        put(t, MAIN, head, frame_order(seen));
+    }
+    h->hopeful = true;
+    return true;
+}
+
+/* Up to `most` entries of a queue: the cold ones are victims. */
+static unsigned sort_out(struct seat *t, struct search *h, enum queue_name q, struct victim victim[], unsigned most)
+{
+    uint32_t head[LOT];
+    unsigned n = take(t, q, head, most);
+    unsigned found = 0;
+
+    h->left[q] -= n;
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t seen;
+        enum look look = look_at(t->policy, head[i], &seen);
+
+        if (look == LOOK_BUSY)
+            put_busy(t, h, q, head[i], seen);
+        else if (look == LOOK_COLD || (look == LOOK_TOUCHED && !spare(t, h, q, head[i], seen)))
+            victim[found++] = (struct victim){.head = head[i], .from = q, .seen = seen};
+    }
+    return found;
+}
+
+/* Entries from the end of one queue to the head of another; anew: touched ones go to the beginning. How many. */
+static unsigned move_on(struct seat *t, struct search *h, enum queue_name q, enum queue_name to, unsigned most,
+                        bool anew)
+{
+    uint32_t head[LOT];
+    unsigned n = take(t, q, head, most < LOT ? most : LOT);
+
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t seen;
+        enum look look = look_at(t->policy, head[i], &seen);
+
+        if (look == LOOK_GONE)
+            continue;
+        if (look == LOOK_TOUCHED && anew) {
+            renew(t, head[i], seen);
+            put(t, YOUNG, head[i], frame_order(seen));
+        } else {
+            put(t, to, head[i], frame_order(seen));
+        }
+    }
+    empty(t, YOUNG);
+    empty(t, to);
+    h->moves -= n < h->moves ? n : h->moves;
+    h->hopeful |= n > 0;
+    return n;
+}
+
+static uint32_t excess(const struct seat *t, enum queue_name q, uint32_t limit)
+{
+    uint32_t pages = length(t, q);
+
+    return pages > limit ? pages - limit : 0;
+}
+
+/* RECENT: what is beyond a queue's quarter moves on. */
+static void age(struct seat *t, struct search *h)
+{
+    for (enum queue_name q = YOUNG; q < MAIN; q++) {
+        unsigned n = 1;
+
+        for (unsigned done = 0; n && done < POLICY_ROUNDS && h->moves; done += n) {
+            uint32_t over = excess(t, q, t->policy->quarter);
+
+            n = over ? move_on(t, h, q, q + 1, over, true) : 0;
+        }
+    }
+}
+
+/* STABLE has no middle, and MAIN gets what YOUNG has too much when it has room: after RECENT, or after pages went. */
+static void fill_main(struct seat *t, struct search *h)
+{
+    struct policy *p = t->policy;
+    unsigned n = 1;
+
+    for (unsigned done = 0; n && done < 2 * POLICY_ROUNDS && h->moves; done += n) {
+        uint32_t over = excess(t, YOUNG, p->few);
+        uint32_t taken = length(t, MAIN);
+        uint32_t room = taken < p->size - p->few ? p->size - p->few - taken : 0;
+
+        n = 0;
+        if (queue_count(&p->queue[MID2]))
+            n = move_on(t, h, MID2, MAIN, LOT, false);
+        else if (queue_count(&p->queue[MID1]))
+            n = move_on(t, h, MID1, MAIN, LOT, false);
+        else if (over && room)
+            n = move_on(t, h, YOUNG, MAIN, over < room ? over : room, false);
+    }
+}
+
+int bpi_policy_pick(struct seat *t, struct search *h, struct victim victim[], unsigned most)
+{
+    static const enum queue_name order[2][QUEUES] = {{YOUNG, MAIN, MID2, MID1}, {MAIN, MID2, MID1, YOUNG}};
+    struct policy *p = t->policy;
+    bool recent = atomic_load_explicit(&p->recent, memory_order_relaxed);
+
+    if (recent)
+        age(t, h);
+    else
+        fill_main(t, h);
+    for (unsigned i = 0; i < QUEUES; i++) {
+        enum queue_name q = order[recent][i];
+
+        if (h->left[q] && !queue_count(&p->queue[q])) /* others have what is left */
+            h->left[q] = 0;
+        if (!h->left[q])
+            continue;
+        if (most > LOT)
+            most = LOT;
+        return (int)sort_out(t, h, q, victim, most < h->left[q] ? most : h->left[q]);
+    }
+    return -1;
+}
+
+void bpi_policy_put_back(struct seat *t, const struct victim *v)
+{
+    put(t, v->from, v->head, frame_order(frame_load(&t->policy->frame[v->head])));
+}
+
+/* ---- the log ---- */
+
+/*
+ * What a session has logged goes through the small pools. Pages of the log that are as warm as can be are made a little
+ * colder, so that their next hit is seen again. Somebody else is at it: later, or never if the log is full.
+ */
+static void work_off(struct seat *t)
+{
+    struct policy *p = t->policy;
+
+    if (!pthread_mutex_trylock(&p->lock)) {
+        for (unsigned i = 0; i < t->logged; i++) {
+            bpi_duel_feed(&p->duel, t->log[i].access);
+            for (unsigned k = 0; k < WHATIF_SIZES; k++)
+                bpi_duel_feed(&p->whatif.duel[k], t->log[i].access);
+        }
+        if (p->mode == BP_POLICY_AUTO && atomic_load_explicit(&p->recent, memory_order_relaxed) != p->duel.mode)
+            atomic_store_explicit(&p->recent, p->duel.mode, memory_order_relaxed);
+        pthread_mutex_unlock(&p->lock);
+    } else if (t->logged < LOG_MAX) {
+        return;
+    }
+    for (unsigned i = 0; i < t->logged; i++) {
+        struct frame *f = &p->frame[t->log[i].frame];
+        uint64_t seen = atomic_load_explicit(&f->state, memory_order_relaxed);
+
+        if ((seen & (FRAME_SAMPLED | FRAME_HEAT)) == (FRAME_SAMPLED | FRAME_HEAT))
+            frame_cool(f, seen);
+    }
+    t->logged = t->logged_misses = 0;
+}
+
+void bpi_policy_log(struct seat *t, uint32_t head, uint64_t id, unsigned order, bool missed)
+{
+    uint64_t hash = page_hash(id);
+
+    t->log[t->logged].access =
+        (struct access){.key = (uint32_t)hash,
+                        .sample = hash_sample(hash) | (uint32_t)order << SAMPLE_BITS | (missed ? ACCESS_MISSED : 0)};
+    t->log[t->logged++].frame = head;
+    t->logged_misses += missed;
+    if (t->logged == LOG_MAX || (missed && t->logged_misses >= MISSES_WORKED_OFF))
+        work_off(t);
+}
+
+/* ---- looking ---- */
+
+void bpi_policy_whatif(struct policy *p, uint64_t requests, uint32_t hits[WHATIF_SIZES])
+{
+    pthread_mutex_lock(&p->lock);
+    for (unsigned i = 0; i < WHATIF_SIZES; i++)
+        hits[i] = bpi_duel_hits(&p->whatif.duel[i], requests);
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool bpi_policy_check(struct policy *p, uint32_t high, bool quiet)
+{
+    uint64_t entries = 0, counts = 0, pages = 0, sums = 0;
+    bool ok = true;
+
+    for (unsigned q = 0; q < QUEUES && ok; q++) {
+        ok = bpi_queue_check(&p->queue[q]);
+        counts += queue_count(&p->queue[q]);
+        sums += queue_pages(&p->queue[q]);
+    }
+    if (!quiet || !ok)
+        return ok;
+    for (uint32_t f = 0; f < high && ok; f++) {
+        unsigned queued = atomic_load_explicit(&p->cold[f].queued, memory_order_relaxed);
+
+        ok = queued || !(frame_load(&p->frame[f]) & FRAME_BOUND);
+        entries += queued > 0;
+        pages += queued ? 1u << (queued - 1) : 0;
+    }
+    return ok && entries == counts && pages == sums;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which page goes when a frame is needed: queues of frames in the order of their pages' last known use, in one of two
+ * modes, and small pools that tell which of the two would miss less right now (duel.h).
+ *
+ * STABLE keeps what comes back soon and gives newcomers little: loops longer than the pool, scans, fixed hot sets.
+ *
+ *     new -> YOUNG (a hundredth) -> out, leaving a shadow
+ *     back, or touched in YOUNG, and used since the page was that waited longest in MAIN -> MAIN; that one -> YOUNG
+ *
+ * RECENT is near to LRU: drifting sets.
+ *
+ *     new -> YOUNG -> MID1 -> MID2 -> MAIN -> out, a quarter each; touched at the end of any -> YOUNG
+ *
+ * "Touched" is heat above 0: hits raise it to 3 and write nothing then. Time is counted in misses, in ticks of
+ * 2^clock_shift of them. A frame's stamp is the last use known of its page: when it came, or when somebody looked and
+ * found it touched. The shadow keeps that stamp.
+ *
+ * Whose an entry is. A head that is bound has one entry: in a queue, in a session's basket, or in the hands of whoever
+ * took it out. `queued` in the cold descriptor is 0 without one, else 1 + the order that it was counted with; it is
+ * raised from 0 by a fault after it published the frame, and belongs to the entry's holder from then on. A page that
+ * goes by another way than eviction (its file is closed, its read failed) leaves its entry behind: the frame's next
+ * page takes that over, or who comes across it drops it.
+ *
+ * One struct policy for each node; pages are at home where their frame was asked for.
+ */
+#ifndef BUFPOOL_POLICY_H
+#define BUFPOOL_POLICY_H
+
+#include <pthread.h>
+
+#include "bufpool/bufpool.h"
+#include "bufpool/duel.h"
+#include "bufpool/frame.h"
+#include "bufpool/index.h"
+#include "bufpool/queue.h"
+
+enum queue_name { YOUNG, MID1, MID2, MAIN, QUEUES };
+
+#define BASKET        32u /* entries that a session collects for a queue */
+#define LOG_MAX       32u /* accesses to the sample that a session collects */
+#define LOT           32u /* entries taken out at once */
+#define POLICY_ROUNDS 64u /* entries moved on the way to a decision */
+
+struct policy {
+    /* set at open */
+    struct frame *frame;
+    struct frame_cold *cold;
+    uint32_t size;         /* pages */
+    uint32_t few, quarter; /* pages of YOUNG in STABLE, of YOUNG, MID1 and MID2 in RECENT */
+    unsigned clock_shift;  /* misses per tick, as a shift */
+    uint32_t sample_limit; /* hashes below are logged */
+    enum bp_policy mode;   /* AUTO: the duel decides */
+    struct chunks chunks;
+
+    /* read by every miss */
+    _Alignas(64) _Atomic bool recent;
+    _Atomic bool evicted;                 /* anything, ever */
+    _Alignas(64) _Atomic uint64_t misses; /* the clock; sessions add some at a time */
+    struct queue queue[QUEUES];
+
+    pthread_mutex_t lock; /* of what follows; no other is taken inside */
+    struct duel duel;
+    struct whatif whatif;
+};
+
+/* Entries on their way to a queue. */
+struct basket {
+    uint32_t count;
+    uint32_t pages;
+    uint32_t frame[BASKET];
+};
+
+/* What a session has of it. The first part under its magazine's lock, the log by its thread alone. */
+struct seat {
+    struct policy *policy;
+    struct basket basket[QUEUES];
+    uint32_t misses;   /* not yet in the clock */
+    uint32_t examined; /* entries looked at since the session counted them */
+
+    uint32_t logged, logged_misses;
+    struct {
+        struct access access;
+        uint32_t frame;
+    } log[LOG_MAX];
+};
+
+/* A page that came: its frame is published and pinned by the caller. */
+struct arrival {
+    uint32_t head;
+    unsigned order;
+    index_entry shadow; /* met in the index, or ENTRY_NONE */
+};
+
+/* An extent that may go: its entry is the caller's, who evicts it (bpi_policy_gone) or puts it back. */
+struct victim {
+    uint32_t head;
+    enum queue_name from;
+    uint64_t seen; /* the word that it was judged by */
+};
+
+/* One search for victims. */
+struct search {
+    uint32_t left[QUEUES]; /* entries to look at before the search is over */
+    uint32_t moves;        /* the same, of those that only move on */
+    uint32_t rounds;       /* touched pages of MAIN that were spared */
+    bool hopeful;          /* something may become evictable by going on: it was cooled, or it moved */
+};
+
+struct policy_sizes {
+    uint32_t duel, whatif; /* pages of small pools */
+    uint64_t bytes;        /* of all of them */
+};
+
+/* What suits a pool of so many pages; sample: bp_pool_options.sample_pages. */
+struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample);
+int bpi_policy_open(struct policy *, uint32_t frames, const struct policy_sizes *, enum bp_policy);
+void bpi_policy_close(struct policy *);
+
+/* All below but the log: the lock of the session's magazine is held. */
+void bpi_policy_admit(struct seat *, const struct arrival[], unsigned n);
+/* Everything in baskets goes to the queues. */
+void bpi_policy_flush(struct seat *);
+void bpi_policy_search(struct seat *, struct search *);
+/* Up to `most` victims (LOT); -1: the search is over. Bounded work. */
+int bpi_policy_pick(struct seat *, struct search *, struct victim[], unsigned most);
+void bpi_policy_put_back(struct seat *, const struct victim *);
+
+/* The entry is no more; the frame is latched by the caller and about to be unbound. */
+static inline void policy_gone(struct policy *p, uint32_t head)
+{
+    atomic_store_explicit(&p->cold[head].queued, 0, memory_order_relaxed);
+}
+
+/* Flag for frame_publish, if this page is of the sample. */
+static inline uint64_t policy_sampled(const struct policy *p, uint64_t id)
+{
+    return hash_sample(page_hash(id)) < p->sample_limit ? FRAME_SAMPLED : 0;
+}
+
+/* An access to a page of the sample. No lock is held. */
+void bpi_policy_log(struct seat *, uint32_t head, uint64_t id, unsigned order, bool missed);
+
+/* Estimated hits per million at 1/2, 1, 2, 4 and 8 times the size. */
+void bpi_policy_whatif(struct policy *, uint64_t requests, uint32_t hits[WHATIF_SIZES]);
+/* Queues against counts; quiet: nobody is at work, and every bound head has an entry. true if sound. */
+bool bpi_policy_check(struct policy *, uint32_t high, bool quiet);
+
+#endif
