@@ -26,7 +26,7 @@ rates() {
     local kind=$1 size=$2
     shift 2
     read -r pool lru min < <("$replay" --generate "$kind" --sizes "$size" --compare lru,min "$@" |
-        awk '$3 == "%" { print $(NF - 2), $(NF - 1), $NF }')
+        awk '$1 ~ /^[0-9]+$/ && $3 == "%" { print $(NF - 2), $(NF - 1), $NF }')
     [ -n "${min:-}" ] || { pool=-1 lru=-1 min=-1; }
 }
 
@@ -106,10 +106,10 @@ for options in "--sizes 0" "--sizes 5%%" "--sizes x" "--memory 1" "--policy best
 done
 
 # Sizes by memory: below 1 MiB frames, above what the pool makes of it. A plot leaves its data even without gnuplot.
-check "memory of frames" "$("$replay" "$dir/t.txt" --memory 64K | awk '$3 == "%" { print $1 }') == 16"
-check "memory of a pool" "$("$replay" "$dir/t.txt" --memory 1M | awk '$3 == "%" { print $1 }') > 200"
+check "memory of frames" "$("$replay" "$dir/t.txt" --memory 64K | awk '$1 ~ /^[0-9]+$/ && $3 == "%" { print $1 }') == 16"
+check "memory of a pool" "$("$replay" "$dir/t.txt" --memory 1M | awk '$1 ~ /^[0-9]+$/ && $3 == "%" { print $1 }') > 200"
 "$replay" "$dir/t.txt" --curve --compare lru,min --plot "$dir/p.png" >"$dir/out" 2>"$dir/err"
-check "a plot's data" "$? == 0 && $(grep -c '^[0-9]' "$dir/p.dat") == $(awk '$3 == "%"' "$dir/out" | wc -l)"
+check "a plot's data" "$? == 0 && $(grep -c '^[0-9]' "$dir/p.dat") == $(awk '$1 ~ /^[0-9]+$/ && $3 == "%"' "$dir/out" | wc -l)"
 if command -v gnuplot >/dev/null; then
     check "a plot" "$(head -c 4 "$dir/p.png" | grep -c PNG) == 1"
 fi
