@@ -126,3 +126,50 @@ Test(trace, sample)
         cr_assert_eq(first[i].page, second[i].page);
     bench_close(&b);
 }
+
+/* Every access to a page of the sample, in order, however hot: also of pages that were hot before. */
+Test(trace, hits_too)
+{
+    static struct bp_trace_entry entry[20000];
+    static uint64_t asked[20000];
+
+    for (uint32_t one_in = 1; one_in < 6; one_in += 4) {
+        struct bench b = bench_open(60);
+        struct bp_trace_options o = want(one_in, 20000);
+        bool sampled[100] = {false};
+        uint64_t random = 1;
+        unsigned at = 0, misses = 0;
+        int n;
+
+        for (unsigned i = 0; i < 500; i++)
+            look(&b, i % 50);
+        cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
+        for (unsigned i = 0; i < 10000; i++) {
+            struct bp_ref ref;
+
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            asked[i] = random >> 60 ? (random >> 33) % 40 : (random >> 33) % 100;
+            if (random >> 32 & 1) {
+                look(&b, asked[i]);
+            } else {
+                cr_assert_eq(bp_get(b.me, b.file, asked[i], random >> 50 & 1 ? BP_SHARED : BP_EXCLUSIVE, &ref), 0);
+                bp_put(&ref);
+            }
+        }
+        n = bp_pool_trace_read(b.pool, entry, 20000, NULL);
+        for (int i = 0; i < n; i++) {
+            sampled[entry[i].page] = true;
+            misses += entry[i].kind == BP_TRACE_MISS;
+        }
+        for (unsigned i = 0; i < 10000; i++)
+            if (sampled[asked[i]]) {
+                cr_assert(at < (unsigned)n && entry[at].page == asked[i], "access %u, entry %u of %d", i, at, n);
+                at++;
+            }
+        cr_assert_eq(at, n);
+        cr_assert(one_in > 1 || at == 10000);
+        cr_assert_gt(misses, 100 / one_in);
+        cr_assert_lt(misses, at / 4);
+        bench_close(&b);
+    }
+}
