@@ -32,7 +32,7 @@ struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample)
 {
     struct policy_sizes z;
 
-    z.duel = sample ? between(sample, 2, MINI_MAX) : between(pages / 16, 128, 1024);
+    z.duel = sample ? between(sample, 2, MINI_MAX) : between(pages / 16, 256, 1024);
     z.whatif = sample ? between(sample, 2, MINI_MAX) : between(pages / 64, 16, 1024);
     z.bytes = bpi_duel_bytes(z.duel, false) + WHATIF_SIZES * bpi_duel_bytes(z.whatif, true);
     return z;

@@ -16,7 +16,8 @@ struct bench {
 
 static struct bench bench_open(uint32_t frames)
 {
-    struct bp_pool_options o = {.size = sizeof(o), .memory = 32 << 20, .io = BP_IO_NULL, .frames_max = frames};
+    struct bp_pool_options o = {
+        .size = sizeof(o), .memory = 32 << 20, .io = BP_IO_NULL, .frames_max = frames, .policy = BP_POLICY_RECENT};
     struct bp_file_options fo = {.size = sizeof(fo), .null_bytes = (uint64_t)PAGES * BP_PAGE_SIZE};
     struct bench b;
 

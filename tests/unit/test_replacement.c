@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Replacement: the queues, the small pools and their duel by themselves, and through a pool on a null device what they
+ * are for: loops, scans beside a hot set, drifting windows (against an exact LRU), and that no frame is ever lost from
+ * the queues.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "bufpool/pool.h"
+#include "tests/unit/pool_fixture.h"
+
+#define MUST(what, ...) cr_assert(what, __VA_ARGS__)
+
+static uint64_t state;
+static uint64_t draw(uint64_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+}
+
+/* ---- queues ---- */
+
+Test(replacement, queues_are_first_in_first_out_and_their_chunks_suffice)
+{
+    enum { FRAMES = 1000 };
+    static uint32_t model[2][FRAMES];
+    unsigned at[2] = {0}, count[2] = {0};
+    struct chunks chunks;
+    struct queue q[2] = {0};
+    uint32_t next = 0;
+
+    MUST(bpi_chunks_open(&chunks, FRAMES) == 0, "memory");
+    state = 1;
+    for (unsigned i = 0; i < 2; i++)
+        bpi_queue_init(&q[i], &chunks);
+    for (unsigned step = 0; step < 20000; step++) {
+        unsigned i = (unsigned)draw(2);
+        unsigned n = (unsigned)draw(70);
+        uint32_t number[70];
+        unsigned got;
+
+        if (draw(2)) {
+            n = n > FRAMES - count[0] - count[1] ? FRAMES - count[0] - count[1] : n;
+            for (unsigned k = 0; k < n; k++)
+                model[i][(at[i] + count[i] + k) % FRAMES] = number[k] = next++ % FRAMES;
+            bpi_queue_push(&q[i], number, n);
+            count[i] += n;
+        } else if (draw(4)) {
+            got = bpi_queue_pop(&q[i], number, n);
+            MUST(got == (n < count[i] ? n : count[i]), "step %u: %u of %u", step, got, count[i]);
+            for (unsigned k = 0; k < got; k++)
+                MUST(number[k] == model[i][(at[i] + k) % FRAMES], "step %u: order", step);
+            at[i] += got;
+            count[i] -= got;
+        } else {
+            uint32_t oldest = count[i] ? model[i][at[i] % FRAMES] : UINT32_MAX;
+
+            MUST(bpi_queue_peek(&q[i]) == oldest && !bpi_queue_pop_this(&q[i], FRAMES), "step %u: peek", step);
+            if (count[i]) {
+                MUST(bpi_queue_pop_this(&q[i], oldest), "step %u: the oldest", step);
+                at[i]++;
+                count[i]--;
+            }
+        }
+        MUST(queue_count(&q[i]) == count[i] && bpi_queue_check(&q[i]), "step %u", step);
+    }
+    bpi_chunks_close(&chunks);
+}
+
+struct pusher {
+    pthread_t thread;
+    struct queue *q;
+    uint32_t number;
+};
+
+/* Takes some, gives them back. */
+static void *rotate(void *arg)
+{
+    struct pusher *p = arg;
+
+    for (unsigned i = 0; i < 20000; i++) {
+        uint32_t number[40];
+        unsigned n = bpi_queue_pop(p->q, number, 1 + (i + p->number) % 40);
+
+        bpi_queue_push(p->q, number, n);
+        if (bpi_queue_peek(p->q) == p->number && bpi_queue_pop_this(p->q, p->number))
+            bpi_queue_push(p->q, &p->number, 1);
+    }
+    return NULL;
+}
+
+Test(replacement, queues_lose_nothing_between_threads)
+{
+    enum { FRAMES = 500, THREADS = 3 };
+    struct pusher p[THREADS];
+    struct chunks chunks;
+    struct queue q = {0};
+    bool there[FRAMES] = {false};
+
+    MUST(bpi_chunks_open(&chunks, FRAMES) == 0, "memory");
+    bpi_queue_init(&q, &chunks);
+    for (uint32_t i = 0; i < FRAMES; i++)
+        bpi_queue_push(&q, &i, 1);
+    for (unsigned i = 0; i < THREADS; i++) {
+        p[i] = (struct pusher){.q = &q, .number = i};
+        MUST(!pthread_create(&p[i].thread, NULL, rotate, &p[i]), "thread");
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(p[i].thread, NULL);
+    MUST(bpi_queue_check(&q) && queue_count(&q) == FRAMES, "%u left", queue_count(&q));
+    for (uint32_t i = 0, number; i < FRAMES; i++) {
+        MUST(bpi_queue_pop(&q, &number, 1) == 1 && number < FRAMES && !there[number], "twice: %u", number);
+        there[number] = true;
+    }
+    bpi_chunks_close(&chunks);
+}
+
+/* ---- small pools ---- */
+
+static unsigned loop_hits(struct mini *m, uint32_t pages, unsigned rounds, unsigned order)
+{
+    unsigned hits = 0;
+
+    for (unsigned r = 0; r < rounds; r++)
+        for (uint32_t i = 0; i < pages; i++)
+            hits += bpi_mini_hit(m, i * 2654435761u, order);
+    return hits;
+}
+
+Test(replacement, small_pools_show_what_each_mode_does_with_a_loop)
+{
+    struct mini m;
+    unsigned hits;
+
+    for (unsigned order = 0; order < 4; order += 3) { /* extents of 8 pages are charged for 8 */
+        uint32_t loop = 2000 >> order;
+
+        MUST(!bpi_mini_open(&m, 1000, false), "memory");
+        hits = loop_hits(&m, loop, 50, order);
+        cr_expect(hits > loop * 23 && hits < loop * 25, "STABLE keeps half of it: %u of %u", hits, loop * 50);
+        cr_expect(m.used <= 1000 && m.list[MINI_SHADOW].pages <= 3000, "%u pages, %u shadows", m.used,
+                  m.list[MINI_SHADOW].pages);
+        bpi_mini_close(&m);
+        MUST(!bpi_mini_open(&m, 1000, true), "memory");
+        hits = loop_hits(&m, loop, 50, order);
+        cr_expect_eq(hits, 0, "RECENT keeps none of it: %u", hits);
+        hits = loop_hits(&m, 990u >> order, 50, order);
+        cr_expect_eq(hits, (990u >> order) * 49, "what fits is kept: %u", hits);
+        bpi_mini_close(&m);
+    }
+}
+
+/* Accesses of a pool that is in the mode that the duel says, for which a third small pool stands. */
+static void feed(struct duel *d, uint64_t page)
+{
+    uint64_t hash = page_hash(page);
+
+    bpi_duel_feed(d, (struct access){.key = (uint32_t)hash, .sample = hash_sample(hash)});
+}
+
+Test(replacement, the_duel_follows_what_is_going_on)
+{
+    struct duel d;
+    unsigned turns = 0;
+
+    state = 7;
+    MUST(!bpi_duel_open(&d, 4000, 400, true), "memory");
+    MUST(!d.mode, "it begins STABLE");
+    for (unsigned phase = 0; phase < 6; phase++) {
+        for (uint64_t i = 0; i < 100000; i++) {
+            if (phase % 2)
+                feed(&d, 1000000 * phase + i / 8 + draw(3500)); /* a window that drifts */
+            else
+                feed(&d, i % 6000);
+        }
+        turns += d.mode == (phase % 2 != 0);
+    }
+    cr_expect_eq(turns, 6, "right in %u of 6 phases", turns);
+    cr_expect(bpi_duel_hits(&d, 1) == 0 && bpi_duel_hits(&d, 0) == 0, "more misses than requests");
+    bpi_duel_close(&d);
+}
+
+/* ---- the pool ---- */
+
+struct play {
+    bp_pool *pool;
+    bp_file *file;
+    bp_session *s;
+};
+
+static bp_file *null_file(bp_pool *pool, uint32_t extent_bytes)
+{
+    struct bp_file_options o = {.size = sizeof(o), .null_bytes = 1ull << 34, .extent_bytes = extent_bytes};
+    bp_file *file = NULL;
+
+    cr_assert_eq(bp_file_open(pool, "null", &o, &file), 0);
+    return file;
+}
+
+static struct play play_open(uint32_t frames, enum bp_policy policy, uint32_t extent_bytes, uint32_t sample)
+{
+    struct bp_error error = {0};
+    struct bp_pool_options o = {.size = sizeof(o),
+                                .memory = (8ull << 20) + frames * 5000ull,
+                                .io = BP_IO_NULL,
+                                .frames_max = frames,
+                                .huge = BP_OFF,
+                                .policy = policy,
+                                .sample_pages = sample,
+                                .error = &error};
+    struct play p;
+
+    cr_assert_eq(bp_pool_open(&o, &p.pool), 0, "%s", error.text);
+    p.file = null_file(p.pool, extent_bytes);
+    p.s = open_session(p.pool, "player");
+    return p;
+}
+
+static void play_close(struct play *p)
+{
+    cr_assert_eq(bp_session_close(p->s), 0);
+    close_all(p->pool);
+}
+
+/* Whether it was a hit. */
+static bool ask(struct play *p, uint64_t page)
+{
+    uint64_t misses = atomic_load(&p->s->count.misses);
+    struct bp_view view;
+
+    cr_assert_eq(bp_read(p->s, p->file, page, &view), 0, "%s", bp_session_error(p->s));
+    return atomic_load(&p->s->count.misses) == misses;
+}
+
+Test(replacement, a_loop_longer_than_the_pool_keeps_what_fits)
+{
+    enum { FRAMES = 1000, LOOP = 1500, ROUNDS = 40 };
+
+    for (unsigned extent = 4096; extent <= 16384; extent *= 4) {
+        struct play p = play_open(FRAMES, BP_POLICY_AUTO, extent, 512);
+        unsigned step = extent / 4096;
+        unsigned hits = 0;
+
+        for (unsigned i = 0; i < ROUNDS * LOOP / step; i++)
+            hits += ask(&p, i % (LOOP / step) * step);
+        /* the best is (FRAMES - 1) / (LOOP - 1) of all but the first round; LRU has none */
+        cr_expect_gt(hits, (ROUNDS - 1) * FRAMES / step * 95 / 100, "extents of %u: %u hits", step, hits);
+        cr_expect_eq(stat_of(p.pool, "policy_recent"), 0);
+        if (step == 1) {
+            uint64_t half = stat_of(p.pool, "whatif_half"), one = stat_of(p.pool, "whatif_1");
+            uint64_t two = stat_of(p.pool, "whatif_2");
+            uint64_t truth = stat_of(p.pool, "hits") * 1000000 / (ROUNDS * LOOP);
+
+            cr_expect(one + 60000 > truth && one < truth + 60000, "%lu, not %lu", (unsigned long)one,
+                      (unsigned long)truth);
+            cr_expect(half > 200000 && half < 430000, "half of it: %lu", (unsigned long)half);
+            cr_expect_gt(two, 900000, "twice of it: %lu", (unsigned long)two);
+        }
+        play_close(&p);
+    }
+}
+
+Test(replacement, a_scan_beside_a_hot_set_costs_it_nothing)
+{
+    enum { FRAMES = 2048, HOT = FRAMES / 2, SCAN = 10 * FRAMES };
+    struct play p = play_open(FRAMES, BP_POLICY_AUTO, 0, 0);
+    unsigned asked = 0, hits = 0;
+
+    state = 3;
+    for (unsigned i = 0; i < 20 * FRAMES; i++) /* all of it is there, and one in a hundred is something else */
+        ask(&p, draw(100) ? draw(HOT) : 1000000 + draw(1000000));
+    for (unsigned i = 0; i < 20 * FRAMES; i++) {
+        bool hot = draw(100) > 0;
+        bool hit = ask(&p, hot ? draw(HOT) : 1000000 + draw(1000000));
+
+        hits += hot && hit;
+        asked += hot;
+    }
+    cr_expect_geq(hits, asked * 99ull / 100, "alone: %u of %u", hits, asked);
+    hits = asked = 0;
+    for (unsigned i = 0; i < SCAN; i++) {
+        asked++;
+        hits += ask(&p, draw(HOT));
+        ask(&p, 3000000 + i);
+    }
+    cr_expect_geq(hits, asked * 98ull / 100, "beside a scan: %u of %u", hits, asked);
+    play_close(&p);
+}
+
+/* Exact LRU: when each page was used last, and a ring of uses that are skipped where they are not a page's last. */
+struct lru {
+    uint32_t *last; /* use, 1 is the first */
+    uint32_t *page; /* by use */
+    uint32_t uses, oldest, size, there;
+};
+
+static bool lru_hit(struct lru *l, uint32_t page)
+{
+    uint32_t last = l->last[page];
+    bool hit = last && last >= l->oldest;
+
+    l->last[page] = ++l->uses;
+    l->page[l->uses] = page;
+    if (!hit && l->there++ == l->size) {
+        while (l->last[l->page[l->oldest]] != l->oldest)
+            l->oldest++;
+        l->oldest++;
+        l->there--;
+    }
+    return hit;
+}
+
+Test(replacement, a_drifting_window_is_no_worse_than_with_lru)
+{
+    enum { FRAMES = 1024, N = 200000, PAGES = 1 << 20 };
+
+    for (unsigned slow = 4; slow <= 64; slow *= 4) {
+        struct play p = play_open(FRAMES, BP_POLICY_AUTO, 0, 0);
+        struct lru l = {.oldest = 1, .size = FRAMES};
+        unsigned misses = 0, lru_misses = 0;
+
+        state = slow;
+        l.last = calloc(PAGES, sizeof(*l.last));
+        l.page = calloc(N + 1, sizeof(*l.page));
+        for (unsigned i = 0; i < N; i++) {
+            uint64_t a = draw(1300), b = draw(1300);
+            uint32_t page = (uint32_t)(i / slow + (a > b ? a : b)); /* newer ones more often */
+
+            misses += !ask(&p, page);
+            lru_misses += !lru_hit(&l, page);
+        }
+        cr_expect_leq(misses, lru_misses * 105ull / 100, "1 in %u: %u misses, LRU %u", slow, misses, lru_misses);
+        free(l.last);
+        free(l.page);
+        play_close(&p);
+    }
+}
+
+/* Files come and go in every order of extents: entries left behind are taken over or dropped, none is lost or doubled.
+ */
+Test(replacement, no_frame_is_lost_from_the_queues)
+{
+    static const uint32_t extents[] = {4096, 32768, 8192, 131072};
+    struct play p = play_open(2048, BP_POLICY_AUTO, 4096, 0);
+    bp_file *file[3] = {NULL};
+
+    state = 11;
+    for (unsigned round = 0; round < 60; round++) {
+        unsigned i = (unsigned)draw(3);
+
+        if (file[i])
+            cr_assert_eq(bp_file_close(file[i], NULL), 0);
+        file[i] = null_file(p.pool, extents[draw(4)]);
+        for (unsigned k = 0; k < 3000; k++) {
+            bp_file *f = file[draw(3)];
+            struct bp_view view;
+
+            if (f)
+                cr_assert_eq(bp_read(p.s, f, draw(draw(2) ? 900 : 30000), &view), 0, "%s", bp_session_error(p.s));
+        }
+        if (round % 10 == 9) {
+            struct bp_error error = {0};
+
+            cr_assert_eq(bp_session_close(p.s), 0);
+            cr_assert_eq(bp_pool_check(p.pool, &error), 0, "round %u: %s", round, error.text);
+            p.s = open_session(p.pool, "again");
+        }
+    }
+    play_close(&p);
+}
+
+/* Each mode by itself, as options want it. */
+Test(replacement, options_choose_the_mode)
+{
+    struct bp_pool_options o = {.size = sizeof(o), .memory = 8 << 20, .policy = 3};
+    bp_pool *pool;
+
+    cr_expect_eq(bp_pool_open(&o, &pool), -EINVAL);
+    o.policy = BP_POLICY_AUTO;
+    o.sample_pages = MINI_MAX + 1;
+    cr_expect_eq(bp_pool_open(&o, &pool), -EINVAL);
+    for (enum bp_policy m = BP_POLICY_RECENT; m <= BP_POLICY_STABLE; m++) {
+        struct play p = play_open(500, m, 0, 0);
+        unsigned hits = 0;
+
+        for (unsigned i = 0; i < 20 * 600; i++)
+            hits += ask(&p, i % 600);
+        cr_expect(m == BP_POLICY_RECENT ? hits == 0 : hits > 18 * 490, "mode %d: %u hits", (int)m, hits);
+        cr_expect_eq(stat_of(p.pool, "policy_recent"), m == BP_POLICY_RECENT);
+        play_close(&p);
+    }
+}
