@@ -458,6 +458,58 @@ BP_API int bp_session_fd(bp_session *);
  */
 BP_API BP_NODISCARD int bp_copy_out(bp_session *, bp_file *, uint64_t offset, size_t len, void *to, size_t *done);
 
+/*
+ * Ask for pages that will be wanted soon: reads of what is missing are started, as many as can be had without
+ * waiting, and belong to nobody. Failures are heard by whoever then wants the page. 0, or BP_FORKED.
+ */
+BP_API int bp_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t count);
+
+/* ---- scans ------------------------------------------------------------------------------------- */
+
+/*
+ * A stretch of a file in order, without copying it. Belongs to its session: one thread at a time. While a batch is out its
+ * pages stay as they are: they are not evicted, and whoever wants one exclusively waits, as for a ref, also the
+ * session itself (EBUSY). So batches are for being used at once: pages of 4 KiB lie together with up to 63 neighbours
+ * that stay as well. Scanning does not warm pages.
+ *
+ *     bp_scan *scan;
+ *     rc = bp_scan_open(session, file, 0, UINT64_MAX, 0, &scan);
+ *     while (!rc && (rc = bp_scan_next(scan, piece, 16, &n)) == 0 && n)
+ *         for (i = 0; i < n; i++)
+ *             use(piece[i].page, piece[i].data, piece[i].bytes);
+ *     bp_scan_close(scan);
+ */
+typedef struct bp_scan bp_scan;
+
+struct bp_piece {
+    const void *data; /* whole pages; behind the end of the file the last one is zero */
+    uint64_t page;    /* the first of them; with the next piece's they are without a gap */
+    uint64_t bytes;
+};
+
+/* The batches begin with the end of the stretch; within a batch pages ascend all the same. */
+#define BP_SCAN_BACKWARD 1u
+
+/*
+ * From page first to last, or to the end of the file. EINVAL: first is behind last, or unknown flags. A stretch that
+ * lies behind the end of the file is empty.
+ */
+BP_API BP_NODISCARD int bp_scan_open(bp_session *, bp_file *, uint64_t first, uint64_t last, unsigned flags,
+                                     bp_scan **);
+/*
+ * The next batch: up to n pieces, at least one until the end; *got says how many, 0 at the end. Takes back the batch
+ * before. Reads what is missing, and ahead of it. An error (EIO and so on, EBUSY: see bp_get) concerns the first page that
+ * has not come yet, bp_session_error() names it; a retry tries it again, bp_scan_seek() goes on behind it.
+ */
+BP_API BP_NODISCARD int bp_scan_next(bp_scan *, struct bp_piece[], unsigned n, unsigned *got);
+/*
+ * Go on with this page (backward: down from it). It must be one that is still to come; else the scan is at its end. Takes
+ * back the batch that is out.
+ */
+BP_API int bp_scan_seek(bp_scan *, uint64_t page);
+/* Takes back the batch that is out. NULL is nothing. */
+BP_API int bp_scan_close(bp_scan *);
+
 #ifdef __GNUC__
 #include "inline.h" /* the hits of bp_read, bp_get and bp_put, inlined; BP_NO_INLINE leaves them out */
 #endif

@@ -659,3 +659,49 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
     end_group(s); /* what it could not queue is found failed, and tried again */
     return settle(s, file, page, n, mode, deadline_ns, ref);
 }
+
+/* An extent that is there; the last page of it. */
+static bool present(bp_session *s, bp_file *file, uint64_t page, uint64_t *last)
+{
+    index_entry e = bpi_index_load(&file->index, page);
+    struct target t;
+
+    if (!entry_is_frame(e) || entry_number(e) >= s->frames_total ||
+        bpi_examine(s, file, page, entry_number(e), &t.head, &t.seen) == FRAME_NONE)
+        return false;
+    *last = page | extent_mask(frame_order(t.seen));
+    return true;
+}
+
+uint64_t bpi_prefetch(bp_session *s, bp_file *file, uint64_t first, uint64_t last)
+{
+    uint64_t page = first;
+    bool going = true;
+
+    while (going && page <= last) {
+        struct target t;
+        uint64_t end = page;
+
+        if (!present(s, file, page, &end)) {
+            int rc;
+
+            s->group = GROUP_READS;
+            rc = step(s, file, page, BP_SHARED, &t);
+            going = rc == STEP_JOINED || rc == STEP_PINNED;
+            if (going) {
+                end = page | extent_mask(frame_order(t.seen));
+                if (s->held_count == GROUP_READS) {
+                    queue_held(s);
+                    s->channel->ops->flush(s->channel->io);
+                }
+                bpi_unpin(s->pool, t.head); /* whoever wants it will find it, read or being read */
+            }
+        }
+        if (going)
+            page = end + 1;
+    }
+    end_group(s);
+    if (s->channel)
+        s->channel->ops->flush(s->channel->io);
+    return page - first;
+}

@@ -251,7 +251,8 @@ static uint64_t count_pinned(bp_file *file)
     for (uint64_t page = 0; bpi_index_next(&file->index, page, &item); page = item.page + (1ull << item.order)) {
         uint64_t seen = frame_load(&pool->frame[item.frame]);
 
-        pinned += !(seen & FRAME_READING) && ((seen & FRAME_PINS) || ((seen & FRAME_EXCL) && !(seen & FRAME_TAIL)));
+        pinned += !(seen & FRAME_READING) && ((seen & FRAME_PINS) || ((seen & FRAME_EXCL) && !(seen & FRAME_TAIL)) ||
+                                              index_is_held(&file->index, item.page));
     }
     return pinned;
 }

@@ -36,7 +36,7 @@
 /* ---- layout ------------------------------------------------------------------------------------ */
 
 /* Moves with every change of what follows, up to the next heading. */
-#define BP_LAYOUT 1u
+#define BP_LAYOUT 2u
 
 struct bp_hot_frame {
     uint64_t state;
@@ -49,7 +49,6 @@ struct bp_hot_session {  /* all zero in a forked child */
     struct bp_hot_frame *frame;
     char *base; /* data of frame 0 */
     uint32_t frames_total;
-    uint32_t calm;             /* nobody waits for a put; other threads write it */
     uint64_t gets, puts, hits; /* refs taken by hits, refs put, other hits; only the session's thread writes them */
 } __attribute__((may_alias));
 
@@ -176,16 +175,14 @@ BP_HOT_CALL bool bp_hot_ref(bp_session *session, const bp_file *file, uint64_t p
 }
 
 /*
- * T6 for a ref: its pin is gone. false: somebody waits for that and must be woken, or this is a forked child, whose
- * descriptors are its own and empty. seq_cst: whoever finds this pin and then waits has cleared `calm` before, and
- * either that is seen here or the pin's end is seen there. release: our reads of the page come before anybody's
- * exclusive use.
+ * T6 for a ref: its pin is gone, and nobody is told (R12): a branch after the locked instruction is the last to be
+ * decided, and holds up more than its own time. release: our reads of the page come before anybody's exclusive use. In
+ * a forked child the descriptors are its own and empty.
  */
-BP_HOT_CALL bool bp_hot_unpin(struct bp_hot_session *s, uint64_t *state)
+BP_HOT_CALL void bp_hot_unpin(struct bp_hot_session *s, uint64_t *state)
 {
     bp_hot_count(&s->puts);
-    __atomic_fetch_sub(state, BP_HOT_PIN, __ATOMIC_SEQ_CST);
-    return BP_HOT_LIKELY(__atomic_load_n(&s->calm, __ATOMIC_SEQ_CST));
+    __atomic_fetch_sub(state, BP_HOT_PIN, __ATOMIC_RELEASE);
 }
 
 /* ---- the calls --------------------------------------------------------------------------------- */
@@ -193,8 +190,6 @@ BP_HOT_CALL bool bp_hot_unpin(struct bp_hot_session *s, uint64_t *state)
 /* What bp_session_open is, for a program that was compiled with this layout. */
 BP_API BP_NODISCARD int bp_session_open_layout(bp_pool *, const struct bp_session_options *, unsigned layout,
                                                bp_session **);
-/* The rest of a put whose pin is gone: wake who waits for it. */
-BP_API void bp_put_wake(bp_session *, uint64_t *state);
 
 #if !defined(BP_NO_INLINE) && defined(__OPTIMIZE__)
 
@@ -294,8 +289,7 @@ BP_HOT_CALL BP_NODISCARD int bp_get_hinted_inline(bp_session *session, bp_file *
 BP_HOT_CALL void bp_put_inline(struct bp_ref *ref)
 {
     if (BP_HOT_LIKELY(ref->mode == BP_SHARED)) {
-        if (!bp_hot_unpin(bp_hot_of_session(ref->session), ref->state))
-            bp_put_wake(ref->session, ref->state);
+        bp_hot_unpin(bp_hot_of_session(ref->session), ref->state);
     } else {
         struct bp_ref held = *ref;
         bp_put(&held);

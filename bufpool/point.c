@@ -67,6 +67,7 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
     if (t.frame != FRAME_NONE && bpi_examine(s, file, page, t.frame, &t.head, &t.seen) != FRAME_NONE &&
         !(t.seen & FRAME_EXCL)) {
         hit_warm(s, &s->frame[t.head], t.seen);
+        bpi_trace_hit(s, file, page, t.head);
         view_fill(view, frame_data(s, t.frame), &s->frame[t.head], t.seen);
         counter_add(&s->count.hits, 1);
         return 0;
@@ -92,6 +93,7 @@ static inline bool read_frame(bp_session *s, bp_file *file, uint64_t page, uint3
     if (!plain_hit(f, file, page, &seen))
         return false;
     hit_warm(s, f, seen);
+    bpi_trace_hit(s, file, page, frame);
     view_fill(view, frame_data(s, frame), f, seen);
     counter_add(&s->count.hits, 1);
     return true;
@@ -153,14 +155,30 @@ int bp_read_hinted(bp_session *s, bp_file *file, uint64_t page, struct bp_hint *
  */
 #define READ_GROUP 32u
 
-static inline void prefetch_group(bp_session *s, const bp_file *file, const uint64_t page[], unsigned n,
+/* For a loop: the compiler must think that what it stores might be the session. */
+static inline struct bp_hot_session hot_copy(const bp_session *s)
+{
+    struct bp_hot_session copy = {.leaf_pages = s->leaf_pages,
+                                  .map = (const uint32_t *)(const void *)s->map,
+                                  .frame = (struct bp_hot_frame *)(void *)s->frame,
+                                  .base = s->base,
+                                  .frames_total = s->frames_total};
+
+    return copy;
+}
+
+static inline void prefetch_group(const bp_session *s, const bp_file *file, const uint64_t page[], unsigned n,
                                   uint32_t frame[])
 {
+    const struct bp_hot_session hot = hot_copy(s);
+
     for (unsigned i = 0; i < n; i++) {
-        frame[i] = (uint32_t)bp_hot_find(bp_hot_of_session(s), file, page[i]);
-        if (likely(frame[i] != FRAME_NONE)) {
-            __builtin_prefetch((const void *)&s->frame[frame[i]], 0, 3);
-            __builtin_prefetch(frame_data(s, frame[i]), 0, 3);
+        uint64_t number = bp_hot_find(&hot, file, page[i]);
+
+        frame[i] = (uint32_t)number;
+        if (likely(number != BP_HOT_NONE)) {
+            __builtin_prefetch(hot.base + number * BP_PAGE_SIZE, 0, 3);
+            __builtin_prefetch(hot.frame + number, 0, 3);
         }
     }
 }
@@ -192,6 +210,38 @@ static __attribute__((noinline)) int read_many_slow(bp_session *s, bp_file *file
     return 0;
 }
 
+/* A group from its page `done` on, which is not a hot hit: what is cold or in a larger extent, what is missing. */
+static __attribute__((noinline)) int read_many_any(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
+                                                   const uint32_t frame[], unsigned done, struct bp_view view[])
+{
+    bool all = true;
+
+    for (unsigned i = done; i < n; i++) {
+        view[i].data = NULL;
+        if (!read_frame(s, file, page[i], frame[i], &view[i]))
+            all = false;
+    }
+    return all ? 0 : read_many_slow(s, file, page, n, view);
+}
+
+/* The hot hits that a group begins with; their number. */
+static inline unsigned read_many_hot(const bp_session *s, const bp_file *file, const uint64_t page[], unsigned n,
+                                     const uint32_t frame[], struct bp_view view[])
+{
+    const struct bp_hot_session hot = hot_copy(s);
+    unsigned i;
+
+    for (i = 0; i < n && likely(frame[i] != FRAME_NONE); i++) {
+        struct bp_hot_frame *f = hot.frame + frame[i];
+
+        if (!bp_hot_agrees(f, file, page[i], BP_HOT_READ, &view[i].seen))
+            break;
+        view[i].data = hot.base + (size_t)frame[i] * BP_PAGE_SIZE;
+        view[i].state = &f->state;
+    }
+    return i;
+}
+
 int bp_read_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n, struct bp_view view[])
 {
     int rc = 0;
@@ -201,24 +251,13 @@ int bp_read_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
     for (unsigned first = 0; first < n && !rc; first += READ_GROUP) {
         unsigned count = n - first < READ_GROUP ? n - first : READ_GROUP;
         uint32_t frame[READ_GROUP];
-        unsigned hits = 0;
+        unsigned hits;
 
         prefetch_group(s, file, page + first, count, frame);
-        for (unsigned i = 0; i < count; i++) {
-            struct bp_view *v = &view[first + i];
-            uint64_t seen;
-
-            v->data = NULL;
-            if (unlikely(frame[i] == FRAME_NONE) ||
-                unlikely(!plain_hit(&s->frame[frame[i]], file, page[first + i], &seen)))
-                continue;
-            hit_warm(s, &s->frame[frame[i]], seen);
-            view_fill(v, frame_data(s, frame[i]), &s->frame[frame[i]], seen);
-            hits++;
-        }
+        hits = read_many_hot(s, file, page + first, count, frame, view + first);
         counter_add(&s->count.hits, hits);
         if (unlikely(hits < count))
-            rc = read_many_slow(s, file, page + first, count, view + first);
+            rc = read_many_any(s, file, page + first, count, frame, hits, view + first);
     }
     return rc;
 }
@@ -249,6 +288,7 @@ static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_fi
         hit_noted(s, f, t.seen);
     else
         hit_warm(s, f, frame_load(f));
+    bpi_trace_hit(s, file, page, frame);
     ref_fill(s, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);
     return true;
@@ -327,17 +367,13 @@ int bp_get_many(bp_session *s, bp_file *file, const uint64_t page[], unsigned n,
 }
 
 /* The word as it is now: whoever waits has set WAITERS before the pin went, or sees that it went and does not wait. */
-void bp_put_wake(bp_session *s, uint64_t *state)
+static __attribute__((noinline)) void wake_for_pin(bp_pool *pool, struct frame *f)
 {
-    struct frame *f = (struct frame *)(void *)state;
-    uint64_t now;
+    uint64_t now = frame_load(f);
 
-    if (bpi_forked(s))
-        return;
-    now = frame_load(f);
     if ((now & FRAME_WAITERS) && !(now & FRAME_PINS))
         bpi_frame_wake(f);
-    bpi_release_notify(s->pool);
+    bpi_release_notify(pool);
 }
 
 static __attribute__((noinline)) void put_exclusive(struct bp_ref *ref)
@@ -353,12 +389,22 @@ static __attribute__((noinline)) void put_exclusive(struct bp_ref *ref)
     bpi_release_notify(s->pool);
 }
 
+/* What is not inlined tells whoever waits (R12). */
 void bp_put(struct bp_ref *ref)
 {
-    if (unlikely(ref->mode != BP_SHARED))
+    bp_session *s = ref->session;
+    struct frame *f = (struct frame *)(void *)ref->state;
+
+    if (unlikely(ref->mode != BP_SHARED)) {
         put_exclusive(ref);
-    else if (unlikely(!bp_hot_unpin(bp_hot_of_session(ref->session), ref->state)))
-        bp_put_wake(ref->session, ref->state);
+        return;
+    }
+    if (bpi_forked(s))
+        return;
+    counter_add(&s->puts, 1);
+    atomic_fetch_sub_explicit(&f->state, FRAME_PIN, memory_order_seq_cst);
+    if (unlikely(atomic_load_explicit(&s->pool->watching, memory_order_seq_cst)))
+        wake_for_pin(s->pool, f);
 }
 
 void bp_put_many(struct bp_ref ref[], unsigned n)

@@ -142,7 +142,6 @@ struct bp_session {
     struct frame *frame;
     char *base;
     uint32_t frames_total;
-    _Atomic uint32_t calm;       /* whoever waits for a put clears it: bpi_puts_watch; written under pool.lock */
     _Atomic uint64_t gets, puts; /* refs taken by hits, which are not in count.hits; refs put */
     struct counters count;       /* begins with hits */
     _Atomic uint64_t refs;       /* taken in other ways */
@@ -221,6 +220,7 @@ struct bp_pool {
     uint64_t memory_machine;
 
     _Alignas(LINE) _Atomic uint32_t starving; /* callers parked for a frame; hardly ever written */
+    _Atomic uint32_t watching; /* callers that wait for pins to go: puts look for them while this is not 0 */
     _Alignas(LINE) _Atomic uint32_t released; /* futex: moves when something became evictable while someone starved */
     _Alignas(LINE) _Atomic uint64_t hand;     /* where blocks were looked for last, in frames, not wrapped */
 
@@ -229,7 +229,6 @@ struct bp_pool {
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
     unsigned session_count;
-    unsigned watching; /* callers that wait for puts: sessions are calm while this is 0 */
     uint32_t session_number;
     uint64_t null_files;                        /* opened so far */
     struct counters past;                       /* of closed sessions */
@@ -296,7 +295,6 @@ HOT_IS(bp_session, map, map, bp_hot_session);
 HOT_IS(bp_session, frame, frame, bp_hot_session);
 HOT_IS(bp_session, base, base, bp_hot_session);
 HOT_IS(bp_session, frames_total, frames_total, bp_hot_session);
-HOT_IS(bp_session, calm, calm, bp_hot_session);
 HOT_IS(bp_session, gets, gets, bp_hot_session);
 HOT_IS(bp_session, puts, puts, bp_hot_session);
 HOT_IS(bp_session, hits, count.hits, bp_hot_session);
@@ -337,9 +335,10 @@ int bpi_session_fail(bp_session *, int code, const char *format, ...) __attribut
 
 /* ---- wait.c ---- */
 uint64_t bpi_now_ns(void);
-/* Wait until the frame's state word is no longer `seen`, a wake, or until_ns. */
+/* Wait until the frame's state word is no longer `seen`, a wake, until_ns, or a while (R12): look again. */
 void bpi_frame_wait(struct frame *, uint64_t seen, uint64_t until_ns);
 void bpi_frame_wake(struct frame *);
+/* For `released`: until it is no longer `seen`, a wake, until_ns, or a while (R12). */
 void bpi_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t until_ns);
 void bpi_futex_wake(_Atomic uint32_t *, int count);
 /* Something became evictable, or free: if anybody starves, let one look again. */
@@ -413,6 +412,11 @@ struct target {
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
+/*
+ * Start reads of what is missing from first to last, as many as can be had without waiting. How many pages from first on
+ * are there or under way now. What is wrong with one of them is for those to hear who want it.
+ */
+uint64_t bpi_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t last);
 /* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
 int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */

@@ -39,7 +39,6 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     pthread_mutex_init(&s->magazine_lock, NULL);
     pthread_mutex_lock(&pool->lock);
     s->number = ++pool->session_number;
-    atomic_store_explicit(&s->calm, !pool->watching, memory_order_relaxed);
     if (options && options->label)
         snprintf(s->label, sizeof(s->label), "%s", options->label);
     else

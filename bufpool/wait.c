@@ -2,6 +2,8 @@
 /*
  * Parking and waking. A thread that waits for a latch or a read parks on the low half of the frame's state word; one
  * that waits for a frame parks on the pool's `released`. Every wait has an end in time.
+ *
+ * Puts that are inlined into programs tell nobody (R12), so whoever waits for pins to go looks again after a slice.
  */
 #include <endian.h>
 #include <errno.h>
@@ -12,6 +14,9 @@
 #include <unistd.h>
 
 #include "bufpool/pool.h"
+
+#define PIN_SLICE_NS     (NS_PER_MS / 5) /* a look at one word */
+#define RELEASE_SLICE_NS (5 * NS_PER_MS) /* a sweep for something that can be evicted */
 
 uint64_t bpi_now_ns(void)
 {
@@ -40,12 +45,20 @@ static void wake(uint32_t *word, int count)
     syscall(SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count, NULL, NULL, 0);
 }
 
+/* until_ns, but no longer than a slice from now */
+static uint64_t soon(uint64_t until_ns, uint64_t slice_ns)
+{
+    uint64_t slice_end = bpi_now_ns() + slice_ns;
+
+    return slice_end < until_ns ? slice_end : until_ns;
+}
+
 void bpi_frame_wait(struct frame *f, uint64_t seen, uint64_t until_ns)
 {
     uint64_t word = frame_await(f, seen);
 
     if (word)
-        park(low_half(f), (uint32_t)word, until_ns);
+        park(low_half(f), (uint32_t)word, seen & FRAME_PINS ? soon(until_ns, PIN_SLICE_NS) : until_ns);
 }
 
 void bpi_frame_wake(struct frame *f)
@@ -56,7 +69,7 @@ void bpi_frame_wake(struct frame *f)
 
 void bpi_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns)
 {
-    park((uint32_t *)(void *)word, seen, until_ns);
+    park((uint32_t *)(void *)word, seen, soon(until_ns, RELEASE_SLICE_NS));
 }
 
 void bpi_futex_wake(_Atomic uint32_t *word, int count)
@@ -73,27 +86,14 @@ void bpi_release_notify(bp_pool *pool)
     bpi_futex_wake(&pool->released, 1);
 }
 
-/* Tell every session whether its puts must look for somebody who waits. Under pool.lock. */
-static void set_calm(bp_pool *pool, uint32_t calm)
-{
-    for (bp_session *s = pool->session; s; s = s->next)
-        atomic_store_explicit(&s->calm, calm, memory_order_relaxed);
-}
-
 void bpi_puts_watch(bp_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
-    if (pool->watching++ == 0)
-        set_calm(pool, 0);
-    pthread_mutex_unlock(&pool->lock);
-    /* a put that saw its session calm took its pin away before this, and we see that (bp_hot_unpin is seq_cst) */
+    /* a put that did not see this took its pin away before, and we see that: its unpin is seq_cst, as the fence is */
+    atomic_fetch_add_explicit(&pool->watching, 1, memory_order_seq_cst);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
 void bpi_puts_unwatch(bp_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
-    if (--pool->watching == 0)
-        set_calm(pool, 1);
-    pthread_mutex_unlock(&pool->lock);
+    atomic_fetch_sub_explicit(&pool->watching, 1, memory_order_relaxed);
 }

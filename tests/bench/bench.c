@@ -23,6 +23,7 @@ static const struct bench_case *const all_cases[] = {
     &bench_copy_out_4k,
     &bench_copy_out_64k,
     &bench_copy_out_2m,
+    &bench_pin_run,
     &bench_miss,
     &bench_descriptor_layout,
     &bench_descriptor_layout_dependent,
@@ -40,6 +41,10 @@ static const struct bench_case *const all_cases[] = {
     &bench_index_batch_16,
     &bench_index_batch_31,
     &bench_fault_init,
+    &bench_evict,
+    &bench_fault,
+    &bench_scan_resistance,
+    &bench_pinned_99,
 };
 
 static void usage(FILE *to)

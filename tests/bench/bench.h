@@ -19,6 +19,7 @@
  *   miss.c, bare_uring.c                       pages that are not in memory, and liburing alone
  *   layout.c                                   a model: descriptors of several sizes
  *   lookup.c, insert.c, batch.c                the index alone
+ *   evict.c                                    making room: eviction, faults without a device, a scan beside a hot set
  *   publish.c                                  what a fault does to its frame before anybody sees it
  */
 #ifndef TESTS_BENCH_BENCH_H
@@ -115,13 +116,14 @@ extern const struct bench_case bench_hit_dependent;
 extern const struct bench_case bench_hit, bench_get_shared, bench_batch_hit;
 extern const struct bench_case bench_hit_huge;
 extern const struct bench_case bench_miss;
-extern const struct bench_case bench_scan_warm, bench_copy_out_4k, bench_copy_out_64k, bench_copy_out_2m;
+extern const struct bench_case bench_scan_warm, bench_copy_out_4k, bench_copy_out_64k, bench_copy_out_2m, bench_pin_run;
 extern const struct bench_case bench_descriptor_layout, bench_descriptor_layout_dependent;
 extern const struct bench_case bench_index_lookup, bench_index_lookup_near;
 extern const struct bench_case bench_index_insert, bench_index_insert_exists, bench_index_insert_shadow,
     bench_index_insert_split, bench_index_insert_run, bench_index_insert_two, bench_index_erase;
 extern const struct bench_case bench_index_batch_1, bench_index_batch_4, bench_index_batch_16, bench_index_batch_31;
 extern const struct bench_case bench_fault_init;
+extern const struct bench_case bench_evict, bench_fault, bench_scan_resistance, bench_pinned_99;
 
 /* ---- run.c ---- */
 

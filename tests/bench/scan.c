@@ -11,6 +11,7 @@
 
 #define LARGE_BYTES (2u << 20)
 #define LARGE_PAGES (LARGE_BYTES / BP_PAGE_SIZE)
+#define PIECES      64u
 
 /* One pool with one file in extents of one size. */
 struct extents {
@@ -28,6 +29,7 @@ struct scan {
 struct scan_thread {
     bp_session *large, *small;
     char *to; /* for copies */
+    bp_scan *scan;
 };
 
 /* ---- loops ---- */
@@ -139,6 +141,55 @@ COPY_LOOPS(4k, 4096)
 COPY_LOOPS(64k, 65536)
 COPY_LOOPS(2m, LARGE_BYTES)
 
+/* ---- pins ---- */
+
+/* The first word of each page, every page pinned and put back by itself. */
+static int pin_pages(struct bench_thread *t, uint64_t ops)
+{
+    const struct scan *s = t->fixture;
+    const struct scan_thread *local = t->local;
+
+    while (ops--) {
+        struct bp_ref ref;
+        int rc = bp_get(local->small, s->small.file, t->page, BP_SHARED, &ref);
+
+        if (unlikely(rc))
+            return rc;
+        t->sum += *(const uint64_t *)ref.data;
+        bp_put(&ref);
+        t->page = t->page + 1 < s->pages ? t->page + 1 : 0;
+    }
+    return 0;
+}
+
+/* The same by a scan, which pins runs. */
+static int pin_runs(struct bench_thread *t, uint64_t ops)
+{
+    const struct scan *s = t->fixture;
+    struct scan_thread *local = t->local;
+
+    while (ops) {
+        struct bp_piece piece[PIECES];
+        unsigned got = 0;
+        int rc = 0;
+
+        if (!local->scan)
+            rc = bp_scan_open(local->small, s->small.file, 0, s->pages - 1, 0, &local->scan);
+        if (!rc)
+            rc = bp_scan_next(local->scan, piece, PIECES, &got);
+        if (unlikely(rc))
+            return rc;
+        for (unsigned i = 0; i < got; i++)
+            for (uint64_t at = 0; at < piece[i].bytes && ops; at += BP_PAGE_SIZE, ops--)
+                t->sum += *(const uint64_t *)(const void *)((const char *)piece[i].data + at);
+        if (!got) {
+            bp_scan_close(local->scan);
+            local->scan = NULL;
+        }
+    }
+    return 0;
+}
+
 /* ---- set-up ---- */
 
 /* Page i begins with i + 1; the rest is zero. */
@@ -206,7 +257,8 @@ static int scan_open(const struct bench *b, void **fixture)
     if (bench_memory_check(3 * bench_pool_memory(b->bytes)) || (bench_wants(b, "array") && make_array(s)) ||
         ((bench_wants(b, "extents-2m") || bench_wants(b, "per-page") || bench_wants(b, "per-extent")) &&
          open_extents(b, LARGE_BYTES, s->pages, &s->large)) ||
-        (bench_wants(b, "extents-4k") && open_extents(b, BP_PAGE_SIZE, s->pages, &s->small)))
+        ((bench_wants(b, "extents-4k") || bench_wants(b, "per-run")) &&
+         open_extents(b, BP_PAGE_SIZE, s->pages, &s->small)))
         return -1;
     return 0;
 }
@@ -267,6 +319,7 @@ static void scan_thread_close(struct bench_thread *t)
 
     if (!local)
         return;
+    bp_scan_close(local->scan);
     if ((local->large && bp_session_close(local->large)) || (local->small && bp_session_close(local->small)))
         bench_error("closing a session");
     bench_free(local->to, LARGE_BYTES);
@@ -327,3 +380,16 @@ const struct bench_case bench_scan_warm = {.name = "scan-warm",
 COPY_CASE(4k);
 COPY_CASE(64k);
 COPY_CASE(2m);
+
+static const struct bench_variant pin_variants[] = {{.name = "per-page", .loop = pin_pages},
+                                                    {.name = "per-run", .loop = pin_runs}};
+
+const struct bench_case bench_pin_run = {.name = "pin-run",
+                                         .text =
+                                             "a word of every page of 4 KiB, in order: pinned one by one, and in runs",
+                                         .fixture = &fixture,
+                                         .variant = pin_variants,
+                                         .variant_count = BENCH_COUNT(pin_variants),
+                                         .ops = 262144,
+                                         .bytes = 1u << 30,
+                                         .clock = BENCH_CPU};

@@ -86,8 +86,8 @@ step "build with pkg-config" $cc -std=c11 $warnings "$here/consumer.c" -o "$work
 step "it uses the shared library" needs_shared "$work/shared"
 step "run, pkg-config, shared" "$work/shared" "$work/data"
 calls() { nm -u "$1" | grep -qw "$2"; }
-inlined_pair() { calls "$1" bp_session_open_layout && calls "$1" bp_put_wake; }
-called_pair() { calls "$1" bp_session_open && ! calls "$1" bp_put_wake; }
+inlined_pair() { calls "$1" bp_session_open_layout && ! calls "$1" bp_session_open; }
+called_pair() { calls "$1" bp_session_open && ! calls "$1" bp_session_open_layout; }
 for how in inlined called; do
     flags=-O2
     [ $how = inlined ] || flags="-O2 -DBP_NO_INLINE"

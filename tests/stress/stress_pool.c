@@ -223,6 +223,30 @@ static void a_copy(struct worker *w, unsigned f)
         judge(world, done == sizeof(to) && !memcmp(to, world->data[f].content + offset, done), "a copy", offset / 4096);
 }
 
+/* Some of a scan, in either direction; now and then it is left in the middle, or goes on somewhere else. */
+static void a_scan(struct worker *w, unsigned f)
+{
+    struct world *world = w->world;
+    uint64_t first = draw(w) % PAGES;
+    struct bp_piece piece[8];
+    unsigned got = 1;
+    bp_scan *scan;
+    int rc = bp_scan_open(w->s, world->file[f], first, first + draw(w) % 200, (unsigned)(draw(w) % 2), &scan);
+
+    for (unsigned batches = (unsigned)(draw(w) % 12); !rc && got && batches; batches--) {
+        rc = bp_scan_next(scan, piece, 1 + (unsigned)(draw(w) % 8), &got);
+        for (unsigned i = 0; !rc && i < got; i++)
+            for (uint64_t k = 0; k < piece[i].bytes / 4096; k++)
+                judge(world, page_right(&world->data[f], piece[i].page + k, (const char *)piece[i].data + k * 4096),
+                      "a scan", piece[i].page + k);
+        if (draw(w) % 8 == 0)
+            bp_scan_seek(scan, draw(w) % PAGES);
+    }
+    if (rc)
+        judge_error(world, w->s, rc);
+    bp_scan_close(scan);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
@@ -250,6 +274,8 @@ static void *work(void *arg)
             a_copy(w, f);
             break;
         case 5:
+            a_scan(w, f);
+            break;
         case 6:
         case 7:
             one_ref(w, f, page, BP_SHARED);

@@ -469,8 +469,8 @@ static void *take_exclusively(void *arg)
     return NULL;
 }
 
-/* A put of a hot page looks for waiters in its session only: each of these must have been told. */
-Test(limits, a_put_of_a_hot_page_wakes_who_waits_for_it)
+/* Puts of hot pages are inlined and tell nobody: who waits finds out all the same. */
+Test(limits, a_put_of_a_hot_page_ends_the_wait_for_its_latch)
 {
     struct data_file data = data_file_make(4 * 4096);
     bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 60000);
@@ -503,6 +503,45 @@ Test(limits, a_put_of_a_hot_page_wakes_who_waits_for_it)
             cr_assert_eq(bp_session_close(s), 0);
     }
     cr_assert_eq(bp_session_close(before), 0);
+    cr_assert_eq(bp_session_close(other), 0);
+    close_all(pool);
+    data_file_remove(&data);
+}
+
+/* The same for who waits for a frame: everything is pinned, by hits, until one of them goes. */
+Test(limits, a_put_of_a_hot_page_ends_the_wait_for_a_frame)
+{
+    struct data_file data = data_file_make(1024 * 4096);
+    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 60000);
+    bp_session *s = open_session(pool, NULL), *other = open_session(pool, "other");
+    bp_file *file = open_file(pool, data.path, 0);
+    struct taker t = {.s = other, .file = file};
+    uint32_t frames = (uint32_t)stat_of(pool, "frames_total");
+    struct bp_ref *ref = calloc(frames, sizeof(*ref));
+    struct timespec ms50 = {.tv_nsec = 50000000};
+    uint32_t held = frames - 1; /* one for a page to be missed, which is then pinned too */
+    pthread_t thread;
+
+    cr_assert(ref);
+    cr_assert_lt(frames, 1000);
+    for (unsigned round = 0; round < 8; round++) /* hot */
+        for (uint32_t i = 0; i < held; i++) {
+            cr_assert_eq(bp_get(s, file, i + 1, BP_SHARED, &ref[i]), 0);
+            if (round < 7)
+                bp_put(&ref[i]);
+        }
+    cr_assert_eq(bp_get(s, file, frames, BP_SHARED, &ref[held]), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, take_exclusively, &t), 0); /* page 0 */
+    while (!t.waits)
+        sched_yield();
+    nanosleep(&ms50, NULL); /* most likely it waits by now; if not, there is nothing to wait for */
+    for (uint32_t i = 0; i < frames; i++)
+        bp_put(&ref[i]);
+    pthread_join(thread, NULL);
+    cr_assert_eq(t.result, 0);
+    cr_assert_lt(t.seconds, 20);
+    free(ref);
+    cr_assert_eq(bp_session_close(s), 0);
     cr_assert_eq(bp_session_close(other), 0);
     close_all(pool);
     data_file_remove(&data);
