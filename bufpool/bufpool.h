@@ -253,7 +253,8 @@ BP_API int bp_pool_check(bp_pool *, struct bp_error *error);
  * Record which pages the program asks for: a block trace, to be replayed (bufpool-replay) at other sizes. A ring in
  * memory keeps the latest accesses; somebody reads them from time to time. Recorded is a sample of the pages, the same
  * ones every time, and of these every access: replay it in a pool of 1/one_in of the size. An access that waited for a
- * read under way counts as a hit. A hit of a page in the sample costs a lock meanwhile, others what they always do.
+ * read under way counts as a hit; of a larger extent the first page stands for all. A hit of a page in the sample costs
+ * a lock meanwhile, others what they always do.
  */
 struct bp_trace_options {
     size_t size;
@@ -418,8 +419,9 @@ struct bp_view {
 BP_API BP_NODISCARD int bp_read(bp_session *, bp_file *, uint64_t page, struct bp_view *);
 
 /*
- * As bp_read for n pages, looked up together so that their cache misses overlap; hits only cost about
- * a third. Misses are read in one submission. On an error no view is usable.
+ * As bp_read for n pages, looked up together so that their cache misses overlap: worth it for some 32 or
+ * more at a time, or where the caller does much with each. Misses are read in one submission. On an error no
+ * view is usable.
  */
 BP_API BP_NODISCARD int bp_read_many(bp_session *, bp_file *, const uint64_t page[], unsigned n, struct bp_view view[]);
 
