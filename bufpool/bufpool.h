@@ -242,7 +242,8 @@ BP_API int bp_pool_check(bp_pool *, struct bp_error *error);
  * Record which pages the program asks for: a block trace, to be replayed (bufpool-replay) at other sizes. A ring in
  * memory keeps the latest accesses; somebody reads them from time to time. Recorded is a sample of the pages, the same
  * ones every time, and of these every access: replay it in a pool of 1/one_in of the size. An access that waited for a
- * read under way counts as a hit. A hit of a page in the sample costs a lock meanwhile, others what they always do.
+ * read under way counts as a hit; of a larger extent the first page stands for all. A hit of a page in the sample costs
+ * a lock meanwhile, others what they always do.
  */
 struct bp_trace_options {
     size_t size;

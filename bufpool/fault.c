@@ -227,7 +227,7 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
     if (rc == 0) {
         counter_add(&s->count.misses, 1);
         if (is_recording(s))
-            bpi_trace_note(s, file, page, BP_TRACE_MISS);
+            bpi_trace_note(s, file->id | (page & ~extent_mask(*order)), BP_TRACE_MISS);
         t->head = head;
         t->frame = head + (uint32_t)(page & extent_mask(*order));
         t->seen = frame_load(&s->frame[head]);
@@ -279,8 +279,6 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
             return -EAGAIN;
         hit_noted(s, f, t->seen);
         counter_add(&s->count.joins, 1);
-        if (is_recording(s))
-            bpi_trace_note(s, file, page, BP_TRACE_HIT);
         return STEP_JOINED;
     }
     if (mode == BP_SHARED) {
@@ -299,8 +297,6 @@ static int take_hold(bp_session *s, bp_file *file, uint64_t page, enum bp_mode m
         hit_warm(s, f, frame_load(f));
     }
     counter_add(&s->count.hits, 1);
-    if (is_recording(s))
-        bpi_trace_hit(s, file, page, t->head);
     return STEP_PINNED;
 }
 

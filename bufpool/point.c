@@ -67,7 +67,6 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
     if (t.frame != FRAME_NONE && bpi_examine(s, file, page, t.frame, &t.head, &t.seen) != FRAME_NONE &&
         !(t.seen & FRAME_EXCL)) {
         hit_warm(s, &s->frame[t.head], t.seen);
-        bpi_trace_hit(s, file, page, t.head);
         view_fill(view, frame_data(s, t.frame), &s->frame[t.head], t.seen);
         counter_add(&s->count.hits, 1);
         return 0;
@@ -93,7 +92,6 @@ static inline bool read_frame(bp_session *s, bp_file *file, uint64_t page, uint3
     if (!plain_hit(f, file, page, &seen))
         return false;
     hit_warm(s, f, seen);
-    bpi_trace_hit(s, file, page, frame);
     view_fill(view, frame_data(s, frame), f, seen);
     counter_add(&s->count.hits, 1);
     return true;
@@ -288,7 +286,6 @@ static inline __attribute__((always_inline)) bool get_frame(bp_session *s, bp_fi
         hit_noted(s, f, t.seen);
     else
         hit_warm(s, f, frame_load(f));
-    bpi_trace_hit(s, file, page, frame);
     ref_fill(s, page, mode, &t, ref);
     counter_add(&s->count.hits, 1);
     return true;

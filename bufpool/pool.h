@@ -253,11 +253,26 @@ static inline struct policy *policy_of(bp_pool *pool, unsigned node)
     return &pool->policy[0];
 }
 
-/* A reader used a page whose word was `seen`, and warms it or has done so (T13). Hot pages cost one test. */
-static inline void hit_noted(bp_session *s, const struct frame *f, uint64_t seen)
+/* ---- trace.c ---- */
+/* An access to the extent that begins with this page. */
+void bpi_trace_note(bp_session *, uint64_t id, enum bp_trace_kind);
+/* A hit of a page that was not at full heat before. */
+void bpi_trace_hit(bp_session *, struct frame *);
+
+static inline bool is_recording(const bp_session *s)
 {
-    if (unlikely((seen & FRAME_SAMPLED) && (seen & FRAME_HEAT) != FRAME_HEAT))
+    return unlikely(atomic_load_explicit(&s->pool->recording.limit, memory_order_relaxed) != 0);
+}
+
+/* A reader used a page whose word was `seen`, and warms it or has done so (T13). Hot pages cost one test. */
+static inline void hit_noted(bp_session *s, struct frame *f, uint64_t seen)
+{
+    if (likely((seen & FRAME_HEAT) == FRAME_HEAT))
+        return;
+    if (unlikely(seen & FRAME_SAMPLED))
         bpi_policy_log(&s->seat, (uint32_t)(f - s->frame), frame_id(f), frame_order(seen), false);
+    if (is_recording(s))
+        bpi_trace_hit(s, f);
 }
 
 static inline void hit_warm(bp_session *s, struct frame *f, uint64_t seen)
@@ -466,16 +481,6 @@ void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */
 void bpi_describe_holders(bp_pool *, char *text, size_t size);
-
-/* ---- trace.c ---- */
-void bpi_trace_note(bp_session *, bp_file *, uint64_t page, enum bp_trace_kind);
-/* A hit of a page that was not at full heat before, in the extent of this head. */
-void bpi_trace_hit(bp_session *, bp_file *, uint64_t page, uint32_t head);
-
-static inline bool is_recording(const bp_session *s)
-{
-    return unlikely(atomic_load_explicit(&s->pool->recording.limit, memory_order_relaxed) != 0);
-}
 
 /* ---- async.c ---- */
 /* Hand operations whose read is over to their sessions. The lock of the read's channel is held. */

@@ -32,16 +32,18 @@ static bool in_sample(uint64_t id, uint32_t limit)
     return hash_id(id) <= limit;
 }
 
-void bpi_trace_note(bp_session *s, bp_file *file, uint64_t page, enum bp_trace_kind kind)
+void bpi_trace_note(bp_session *s, uint64_t id, enum bp_trace_kind kind)
 {
     struct recording *r = &s->pool->recording;
     uint32_t limit = atomic_load_explicit(&r->limit, memory_order_relaxed);
 
-    if (!limit || !in_sample(file->id | page, limit))
+    const bp_file *file = atomic_load_explicit(&s->pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
+
+    if (!limit || !in_sample(id, limit) || !file) /* a frame that has become free under our hands is of none */
         return;
     pthread_mutex_lock(&r->lock);
     if (r->entry) { /* it may have been stopped since */
-        r->entry[r->head & r->mask] = (struct bp_trace_entry){.file = file, .page = page, .kind = kind};
+        r->entry[r->head & r->mask] = (struct bp_trace_entry){.file = file, .page = id & FRAME_ID_PAGE, .kind = kind};
         if (++r->head - r->tail > (uint64_t)r->mask + 1) {
             r->tail++;
             r->lost++;
@@ -50,16 +52,15 @@ void bpi_trace_note(bp_session *s, bp_file *file, uint64_t page, enum bp_trace_k
     pthread_mutex_unlock(&r->lock);
 }
 
-void bpi_trace_hit(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
+void bpi_trace_hit(bp_session *s, struct frame *f)
 {
-    struct recording *r = &s->pool->recording;
-    uint32_t limit = atomic_load_explicit(&r->limit, memory_order_relaxed);
-    struct frame *f = &s->frame[head];
+    uint32_t limit = atomic_load_explicit(&s->pool->recording.limit, memory_order_relaxed);
+    uint64_t id = frame_id(f); /* if the page goes right now, another's, which is a page all the same */
     uint64_t seen;
 
-    if (!limit || !in_sample(file->id | page, limit))
+    if (!limit || !in_sample(id, limit))
         return;
-    bpi_trace_note(s, file, page, BP_TRACE_HIT);
+    bpi_trace_note(s, id, BP_TRACE_HIT);
     seen = frame_load(f);
     if ((seen & FRAME_BOUND) && (seen & FRAME_HEAT) == FRAME_HEAT)
         frame_cool(f, seen); /* or its next hit would end in the program */

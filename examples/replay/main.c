@@ -13,18 +13,19 @@
 #include "replay/models.h"
 #include "replay/report.h"
 
-#define SIZES_MAX     64u
-#define TRACES_MAX    256u
-#define SMALLEST      10u /* a share of a trace that comes to fewer pages is left out */
-#define PAGES_DEFAULT 10000u
-#define LAPS_DEFAULT  20u /* accesses a page, of generated traces */
+#define SIZES_MAX      64u
+#define TRACES_MAX     256u
+#define SMALLEST       10u /* a share of a trace that comes to fewer pages is left out */
+#define PAGES_DEFAULT  10000u
+#define SAMPLE_DEFAULT 1024u
+#define LAPS_DEFAULT   20u /* accesses a page, of generated traces */
 
 struct pool_size {
     double percent; /* of the trace's pages; 0: see pages */
     uint32_t pages;
 };
 
-enum policy { POLICY_POOL, POLICY_LRU, POLICY_MIN };
+enum policy { POLICY_AUTO, POLICY_RECENT, POLICY_STABLE, POLICY_LRU, POLICY_MIN };
 
 struct settings {
     uint64_t memory, seed;
@@ -32,7 +33,7 @@ struct settings {
     unsigned size_count;
     enum policy policy;
     bool compare_lru, compare_min, check_whatif, sizes_are_bytes;
-    uint32_t extent_bytes, pages, length;
+    uint32_t extent_bytes, sample_pages, pages, length;
     const char *generate, *write, *plot;
 };
 
@@ -51,7 +52,10 @@ static const char usage[] =
     "                         (without any of these three: 1%,5%,10%,25%,50%; a share of fewer than 10\n"
     "                         pages is left out)\n"
     "  --curve                17 sizes from 1% to 100%\n"
-    "  --policy NAME          pool (the real one), or one computed here: lru, min\n"
+    "  --policy NAME          the pool's auto (default), recent, stable; or one computed here: lru, min\n"
+    "  --sample PAGES         of the small pools by which the pool chooses and estimates; default 1024, which\n"
+    "                         pools have by themselves when they are large; 0, and with --memory: what they\n"
+    "                         have at this size\n"
     "  --compare lru,min      beside it: exact LRU; the least misses that are possible (Belady's MIN)\n"
     "  --check-whatif         replay the sizes that the pool made estimates for, too, and compare\n"
     "  --plot FILE.png        hit rate against size, drawn by gnuplot; the data is left in FILE.dat\n"
@@ -128,7 +132,11 @@ static int parse_sizes(const char *text, struct settings *set)
 
 static int parse_policy(const char *text, struct settings *set)
 {
-    static const char *const names[] = {[POLICY_POOL] = "pool", [POLICY_LRU] = "lru", [POLICY_MIN] = "min"};
+    static const char *const names[] = {[POLICY_AUTO] = "auto",
+                                        [POLICY_RECENT] = "recent",
+                                        [POLICY_STABLE] = "stable",
+                                        [POLICY_LRU] = "lru",
+                                        [POLICY_MIN] = "min"};
 
     for (unsigned i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (!strcmp(text, names[i])) {
@@ -182,6 +190,8 @@ static int take_option(int option, const char *value, struct settings *set)
         return 0;
     case 'e':
         return parse_u32(value, BP_PAGE_SIZE, BP_PAGE_SIZE << BP_ORDER_MAX, &set->extent_bytes);
+    case 'a':
+        return parse_u32(value, 0, 8192, &set->sample_pages);
     case 'u':
         return parse_unit(value, set);
     case 'g':
@@ -209,6 +219,7 @@ static const struct option options[] = {
     {"check-whatif", no_argument, NULL, 'W'},
     {"extent", required_argument, NULL, 'e'},
     {"size-unit", required_argument, NULL, 'u'},
+    {"sample", required_argument, NULL, 'a'},
     {"generate", required_argument, NULL, 'g'},
     {"pages", required_argument, NULL, 'n'},
     {"length", required_argument, NULL, 'l'},
@@ -260,6 +271,16 @@ static uint32_t model(enum policy policy, const struct trace *t, uint32_t pages)
     return policy == POLICY_LRU ? models_lru(t, pages) : models_min(t, pages);
 }
 
+static struct replay_options options_of(const struct settings *set)
+{
+    static const enum bp_policy policy[] = {
+        [POLICY_AUTO] = BP_POLICY_AUTO, [POLICY_RECENT] = BP_POLICY_RECENT, [POLICY_STABLE] = BP_POLICY_STABLE};
+
+    return (struct replay_options){.extent_bytes = set->extent_bytes,
+                                   .sample_pages = set->sample_pages,
+                                   .policy = set->policy < POLICY_LRU ? policy[set->policy] : BP_POLICY_AUTO};
+}
+
 /* The truth beside the estimates. */
 static int check_whatif(const struct settings *set, const struct trace *t, struct outcome *out)
 {
@@ -267,7 +288,7 @@ static int check_whatif(const struct settings *set, const struct trace *t, struc
     char why[400];
 
     for (unsigned i = 0; i < out->whatif_count; i++) {
-        struct replay_options o = {.extent_bytes = set->extent_bytes};
+        struct replay_options o = options_of(set);
         double pages = out->whatif[i].factor * out->pages;
 
         if (pages < 1 || pages > UINT32_MAX)
@@ -285,12 +306,18 @@ static int check_whatif(const struct settings *set, const struct trace *t, struc
 static int replay_size(const struct settings *set, const struct trace *t, uint64_t memory, uint32_t pages,
                        struct outcome *out)
 {
-    struct replay_options o = {.memory = memory, .pages = pages, .extent_bytes = set->extent_bytes};
+    struct replay_options o = options_of(set);
     char why[400];
 
-    if (memory && memory < BP_MEMORY_MIN)
-        o = (struct replay_options){.pages = (uint32_t)(memory / BP_PAGE_SIZE), .extent_bytes = set->extent_bytes};
-    if (set->policy == POLICY_POOL || memory >= BP_MEMORY_MIN) { /* how many frames that is, only a pool knows */
+    if (memory && memory < BP_MEMORY_MIN) {
+        pages = (uint32_t)(memory / BP_PAGE_SIZE);
+        memory = 0;
+    }
+    o.memory = memory;
+    o.pages = pages;
+    if (memory) /* a pool as it would be */
+        o.sample_pages = 0;
+    if (set->policy < POLICY_LRU || memory) { /* how many frames that is, only a pool knows */
         if (replay_run(t, &o, out, why, sizeof(why))) {
             fprintf(stderr, "bufpool-replay: %s\n", why);
             return -1;
@@ -298,7 +325,7 @@ static int replay_size(const struct settings *set, const struct trace *t, uint64
     } else {
         *out = (struct outcome){.pages = o.pages, .lru = UINT32_MAX, .min = UINT32_MAX};
     }
-    if (set->policy != POLICY_POOL)
+    if (set->policy >= POLICY_LRU)
         *out = (struct outcome){
             .pages = out->pages, .misses = model(set->policy, t, out->pages), .lru = UINT32_MAX, .min = UINT32_MAX};
     if (set->check_whatif && check_whatif(set, t, out))
@@ -354,7 +381,7 @@ static int open_trace(const struct settings *set, const char *path, struct trace
 
 int main(int argc, char **argv)
 {
-    struct settings set = {.pages = PAGES_DEFAULT, .seed = 1};
+    struct settings set = {.pages = PAGES_DEFAULT, .seed = 1, .sample_pages = SAMPLE_DEFAULT};
     struct trace *trace = NULL;
     struct row *row = NULL;
     unsigned traces;

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More than a page and what the pool keeps beside it, so that the limit on frames is the limit. */
-#define MEMORY_PER_PAGE (BP_PAGE_SIZE + 512u)
+/* More than pages and what the pool keeps beside them need, so that the limit on frames is the limit. */
+#define MEMORY_BESIDE     (4u << 20)
+#define MEMORY_PER_PAGE   (BP_PAGE_SIZE + 512u)
+#define MEMORY_PER_SAMPLE 2048u
 
 struct rig {
     bp_pool *pool;
@@ -17,13 +19,17 @@ struct rig {
 
 static int rig_open(struct rig *rig, const struct trace *t, const struct replay_options *o, struct bp_error *error)
 {
-    uint64_t memory = o->memory ? o->memory : BP_MEMORY_MIN + (uint64_t)o->pages * MEMORY_PER_PAGE;
+    uint64_t memory = o->memory ? o->memory
+                                : MEMORY_BESIDE + (uint64_t)o->pages * MEMORY_PER_PAGE +
+                                      (uint64_t)o->sample_pages * MEMORY_PER_SAMPLE;
     struct bp_pool_options pool = {.size = sizeof(pool),
                                    .memory = memory,
                                    .huge = BP_OFF,
                                    .registered = BP_OFF,
                                    .io = BP_IO_NULL,
                                    .frames_max = o->pages,
+                                   .policy = o->policy,
+                                   .sample_pages = o->sample_pages,
                                    .error = error};
     struct bp_file_options file = {.size = sizeof(file),
                                    .null_bytes = t->page_limit * BP_PAGE_SIZE,
@@ -65,7 +71,8 @@ double whatif_error(const struct trace *t, const struct whatif *w)
     return (double)w->value / 1e4 - 100 * outcome_hit_rate(t, w->misses);
 }
 
-static int take_stats(const struct rig *rig, const struct trace *t, struct outcome *out, char *why, size_t size)
+static int take_stats(const struct rig *rig, const struct trace *t, uint32_t pages, struct outcome *out, char *why,
+                      size_t size)
 {
     struct bp_stats st = {.size = sizeof(st)};
     struct whatif w;
@@ -75,6 +82,11 @@ static int take_stats(const struct rig *rig, const struct trace *t, struct outco
     if (rc || st.hits + st.misses + st.joins != t->count) {
         snprintf(why, size, "%s: of %u accesses the pool counted %llu hits and %llu misses (%s)", t->name, t->count,
                  (unsigned long long)st.hits, (unsigned long long)st.misses, bp_strerror(rc));
+        return -1;
+    }
+    if (pages && st.frames_total != pages) {
+        snprintf(why, size, "%s: the pool has %llu frames, not %u", t->name, (unsigned long long)st.frames_total,
+                 pages);
         return -1;
     }
     out->pages = (uint32_t)st.frames_total;
@@ -111,7 +123,7 @@ int replay_run(const struct trace *t, const struct replay_options *o, struct out
             goto out;
         }
     }
-    rc = take_stats(&rig, t, out, why, size);
+    rc = take_stats(&rig, t, o->pages, out, why, size);
 out:
     rig_close(&rig);
     return rc ? -1 : 0;

@@ -33,6 +33,8 @@ struct replay_options {
     uint64_t memory;       /* bytes of the pool; 0: what `pages` needs */
     uint32_t pages;        /* frames, at the most; 0: as many as memory allows */
     uint32_t extent_bytes; /* of the file: bp_file_options */
+    enum bp_policy policy; /* and */
+    uint32_t sample_pages; /* of the pool: bp_pool_options */
 };
 
 /* One pool, opened for it and closed again. 0; or -1 and why. */

@@ -2,7 +2,6 @@
 /* Recording what a program asks for. */
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "bufpool/pool.h"
@@ -129,47 +128,49 @@ Test(trace, sample)
     bench_close(&b);
 }
 
-static void *asks(void *arg)
+/* Every access to a page of the sample, in order, however hot: also of pages that were hot before. */
+Test(trace, hits_too)
 {
-    struct bench *b = arg;
-    bp_session *s = NULL;
-    struct bp_view view;
-    uint64_t at = 1;
+    static struct bp_trace_entry entry[20000];
+    static uint64_t asked[20000];
 
-    if (bp_session_open(b->pool, NULL, &s))
-        return NULL;
-    for (unsigned i = 0; i < 20000; i++) {
-        at = at * 6364136223846793005u + 1;
-        if (bp_read(s, b->file, (at >> 33) % PAGES, &view))
-            return NULL;
-    }
-    return bp_session_close(s) ? NULL : arg;
-}
-
-/* Recordings begin and end while others ask. */
-Test(trace, start_and_stop_under_load)
-{
-    struct bench b = bench_open(100);
-    struct bp_trace_options o = want(2, 64);
-    struct bp_trace_entry entry[64];
-    pthread_t thread[2];
-    void *result;
-
-    for (unsigned i = 0; i < 2; i++)
-        cr_assert_eq(pthread_create(&thread[i], NULL, asks, &b), 0);
-    for (unsigned i = 0; i < 200; i++) {
+    for (uint32_t one_in = 1; one_in < 6; one_in += 4) {
+        struct bench b = bench_open(60);
+        struct bp_trace_options o = want(one_in, 20000);
+        bool sampled[100] = {false};
+        uint64_t random = 1;
+        unsigned at = 0, misses = 0;
         int n;
 
+        for (unsigned i = 0; i < 500; i++)
+            look(&b, i % 50);
         cr_assert_eq(bp_pool_trace_start(b.pool, &o), 0);
-        n = bp_pool_trace_read(b.pool, entry, 64, NULL);
-        cr_assert_geq(n, 0);
-        for (int k = 0; k < n; k++)
-            cr_assert(entry[k].file == b.file && entry[k].page < PAGES);
-        cr_assert_eq(bp_pool_trace_stop(b.pool), 0);
+        for (unsigned i = 0; i < 10000; i++) {
+            struct bp_ref ref;
+
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            asked[i] = random >> 60 ? (random >> 33) % 40 : (random >> 33) % 100;
+            if (random >> 32 & 1) {
+                look(&b, asked[i]);
+            } else {
+                cr_assert_eq(bp_get(b.me, b.file, asked[i], random >> 50 & 1 ? BP_SHARED : BP_EXCLUSIVE, &ref), 0);
+                bp_put(&ref);
+            }
+        }
+        n = bp_pool_trace_read(b.pool, entry, 20000, NULL);
+        for (int i = 0; i < n; i++) {
+            sampled[entry[i].page] = true;
+            misses += entry[i].kind == BP_TRACE_MISS;
+        }
+        for (unsigned i = 0; i < 10000; i++)
+            if (sampled[asked[i]]) {
+                cr_assert(at < (unsigned)n && entry[at].page == asked[i], "access %u, entry %u of %d", i, at, n);
+                at++;
+            }
+        cr_assert_eq(at, n);
+        cr_assert(one_in > 1 || at == 10000);
+        cr_assert_gt(misses, 100 / one_in);
+        cr_assert_lt(misses, at / 4);
+        bench_close(&b);
     }
-    for (unsigned i = 0; i < 2; i++) {
-        cr_assert_eq(pthread_join(thread[i], &result), 0);
-        cr_assert_eq(result, &b);
-    }
-    bench_close(&b);
 }
