@@ -399,6 +399,22 @@ int bpi_step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, str
                             bp_strerror(queued));
 }
 
+int bpi_step_held(bp_session *s, bp_file *file, uint64_t page, struct target *t)
+{
+    int rc;
+
+    s->group = GROUP_READS;
+    rc = step(s, file, page, BP_SHARED, t);
+    if (s->held_count == GROUP_READS)
+        queue_held(s);
+    return rc;
+}
+
+void bpi_step_end(bp_session *s)
+{
+    end_group(s);
+}
+
 int bpi_joined_result(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
 {
     int error;

@@ -436,6 +436,12 @@ struct target {
 };
 /* One attempt at a page, without waiting. enum step, or a negative code with the session's text set. */
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
+/*
+ * The same, shared, for many in a row: reads may be kept for the next submission until bpi_step_end, which comes before
+ * the caller waits for anything or returns (R6). Those that cannot be queued are found ABANDONED.
+ */
+int bpi_step_held(bp_session *, bp_file *, uint64_t page, struct target *);
+void bpi_step_end(bp_session *);
 /* Until the read of a joined frame is over, or the deadline. Helps in its channel, whoever submitted. */
 void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline_ns);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
