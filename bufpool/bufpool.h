@@ -343,8 +343,9 @@ struct bp_view {
 BP_API BP_NODISCARD int bp_read(bp_session *, bp_file *, uint64_t page, struct bp_view *);
 
 /*
- * As bp_read for n pages, looked up together so that their cache misses overlap; hits only cost about
- * a third. Misses are read in one submission. On an error no view is usable.
+ * As bp_read for n pages, looked up together so that their cache misses overlap: worth it for some 32 or
+ * more at a time, or where the caller does much with each. Misses are read in one submission. On an error no
+ * view is usable.
  */
 BP_API BP_NODISCARD int bp_read_many(bp_session *, bp_file *, const uint64_t page[], unsigned n, struct bp_view view[]);
 

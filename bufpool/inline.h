@@ -15,7 +15,7 @@
  * frame.h and RULES.md of the sources: R1, T5, T6.
  *
  * Instructions with a loop that draws a page number, adds up a word of the page, and asks bp_view_valid (callgrind,
- * bufpool-bench hit): bp_read 49, bp_read_hinted 39, bp_get and bp_put 59. Without inlining: 66, 70, 109.
+ * bufpool-bench hit): bp_read 49, bp_read_hinted 39, bp_get and bp_put 53. Without inlining: 66, 70, 109.
  */
 #ifndef BUFPOOL_INLINE_H
 #define BUFPOOL_INLINE_H

@@ -24,16 +24,15 @@ static uint32_t between(uint64_t x, uint32_t least, uint32_t most)
 }
 
 /*
- * A small pool of 1,024 pages judges like one ten times as large; 128 is enough to be right most of the time. Every
- * access to the sample costs some hundred instructions, so in pools below 64 MiB it is a sixteenth, and of the curve's
- * a 64th.
+ * A small pool of 1,024 pages judges like one ten times as large, one of 256 nearly so. Hits of the sample are dear, some
+ * hundred instructions each, so it is a 64th of all in pools from 64 MiB on, and less from 256 MiB on.
  */
 struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample)
 {
     struct policy_sizes z;
 
-    z.duel = sample ? between(sample, 2, MINI_MAX) : between(pages / 16, 256, 1024);
-    z.whatif = sample ? between(sample, 2, MINI_MAX) : between(pages / 64, 16, 1024);
+    z.duel = sample ? between(sample, 2, MINI_MAX) : between(pages / 64, 256, 1024);
+    z.whatif = sample ? between(sample, 2, MINI_MAX) : between(pages / 128, 16, 1024);
     z.bytes = bpi_duel_bytes(z.duel, false) + WHATIF_SIZES * bpi_duel_bytes(z.whatif, true);
     return z;
 }
