@@ -34,10 +34,7 @@
 #define FRAME_BYTES \
     (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + INDEX_BYTES_PER_FRAME + QUEUE_BYTES_PER_FRAME)
 #define FRAMES_MIN 16u
-/*
- * Frames in stock are taken from the pages that came last, which have a hundredth of the pool: stocks of a 64th cost a
- * tenth of the hits that replacement can win.
- */
+/* A stock is filled by this part of the pool: less than the newest pages have, which it is taken from. */
 #define BATCH_SHARE 200u
 #define NODES_EXTRA 65536u /* blank nodes in sessions' magazines, and upper levels */
 

@@ -242,7 +242,7 @@ static int frames_wait(bp_session *s, uint32_t frame[], unsigned want, uint64_t 
     unsigned got = 0;
     int rc;
 
-    /* seq_cst, and the fence in watch: who reads starving as 0, or its session as calm, comes before our attempt */
+    /* seq_cst, and the fence in watch: who reads starving as 0, or watching as 0, comes before our attempt */
     atomic_fetch_add_explicit(&pool->starving, 1, memory_order_seq_cst);
     counter_add(&s->count.frame_waits, 1);
     queue_enter(pool, &me);
