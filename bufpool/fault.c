@@ -94,6 +94,10 @@ static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
         return take_free(s, order, head);
     if (*order == 0 && bpi_aside_take(s, head))
         return 0;
+    if (unlikely(file_is_over(s->wanting)) && bpi_evict_own(s, s->wanting, head)) {
+        *order = 0;
+        return 0;
+    }
     rc = take_in_turn(s, *order, head);
     if (rc == -EAGAIN && *order) {
         *order = 0;
@@ -242,6 +246,7 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
             *order = 63 - (unsigned)__builtin_clzll(page ^ met.page);
         return rc;
     }
+    file_grew(file, 1ull << *order);
     SYNC_POINT("fault:entered");
     if (met.shadow != ENTRY_NONE)
         counter_add(&s->count.refaults, 1);
@@ -261,7 +266,9 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
 
     if (!r)
         return STEP_READS;
+    s->wanting = file;
     rc = take_frames(s, order, &head);
+    s->wanting = NULL;
     if (rc) {
         give_request(s, r);
         return rc == -EAGAIN ? STEP_FRAMES : rc;
