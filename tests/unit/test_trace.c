@@ -167,7 +167,7 @@ Test(trace, hits_too)
                 cr_assert(at < (unsigned)n && entry[at].page == asked[i], "access %u, entry %u of %d", i, at, n);
                 at++;
             }
-        cr_assert_eq(at, n);
+        cr_assert_eq((int)at, n);
         cr_assert(one_in > 1 || at == 10000);
         cr_assert_gt(misses, 100 / one_in);
         cr_assert_lt(misses, at / 4);
