@@ -76,7 +76,7 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < s->pool->batch) {
+    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;
         h->found++;
     } else if (order && order == h->order && h->block == FRAME_NONE) {
@@ -193,7 +193,7 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
 
     if (h->order == 0) {
         if (!h->found && h->evicted) {
-            n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, s->pool->batch);
+            n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
             s->magazine_count = n > 0 ? (uint32_t)n : 0;
             h->found = s->magazine_count;
         }
@@ -212,7 +212,7 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
  */
 static bool hunt_queues(struct hunt *h, uint32_t *frame)
 {
-    uint32_t wanted = h->order ? 1u << h->order : h->s->pool->batch;
+    uint32_t wanted = h->order ? 1u << h->order : batch_of(h->s->pool);
     uint32_t enough = h->order ? 2 * wanted : UINT32_MAX;
     bool over = false;
 
@@ -420,7 +420,7 @@ static void raid_magazines(bp_session *me)
 static int refill(bp_session *s, bool *evicted)
 {
     struct hunt h = {.s = s, .shadows = true};
-    int n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, s->pool->batch);
+    int n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
     uint32_t unused;
 
     if (n > 0) { /* ascending; handed out from the end, so turn them round */
@@ -515,7 +515,7 @@ void bpi_admit(bp_session *s, const struct arrival a[], unsigned n)
 {
     pthread_mutex_lock(&s->magazine_lock);
     bpi_policy_admit(&s->seat, a, n);
-    if (s->seat.misses >= s->pool->batch)
+    if (s->seat.misses >= batch_of(s->pool))
         bpi_policy_flush(&s->seat);
     pthread_mutex_unlock(&s->magazine_lock);
 }

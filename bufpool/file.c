@@ -13,6 +13,7 @@
 #define FLOORS_SHARE    8  /* all files' floors leave this part of the pool free */
 #define CEILING_EXTENTS 16 /* the least ceiling */
 #define DROP_WAIT_NS    (100 * NS_PER_MS)
+#define EVICT_WAIT_NS   (20 * NS_PER_MS) /* an eviction takes less, unless its thread has no CPU */
 
 /* ---- opening ---- */
 
@@ -313,13 +314,19 @@ static void help_with(bp_pool *pool, uint32_t head)
         bpi_channel_help(ch, NULL, &unused, 1, DROP_WAIT_NS, NULL);
 }
 
-/* One extent on its way out. true: it is gone, or was already. */
-static bool drop_extent(bp_file *file, uint32_t frame)
+/*
+ * One extent on its way out. true: it is gone, or was already. An evictor may have been faster, and the frame be another
+ * file's by now: identity, between the word and what is done to exactly that word (R1).
+ */
+static bool drop_extent(bp_file *file, const struct index_item *item)
 {
     bp_pool *pool = file->pool;
     uint64_t seen;
-    uint32_t head = frame_head(pool->frame, frame, &seen);
+    uint32_t head = frame_head(pool->frame, item->frame, &seen);
 
+    SYNC_POINT("file:dropping");
+    if (!(seen & FRAME_BOUND) || frame_id(&pool->frame[head]) != (file->id | item->page))
+        return false; /* the index knows by now */
     if (seen & FRAME_READING) {
         help_with(pool, head);
         return false;
@@ -333,18 +340,32 @@ static bool drop_extent(bp_file *file, uint32_t frame)
     return take_out(file, head, seen);
 }
 
+/* The same after a little while if need be: evictors' latches end by themselves, and look the same. */
+static uint64_t count_held(bp_file *file)
+{
+    uint64_t until = bpi_now_ns() + EVICT_WAIT_NS;
+    uint64_t pinned = count_pinned(file);
+    _Atomic uint32_t nobody = 0;
+
+    while (pinned && bpi_now_ns() < until) {
+        bpi_futex_wait(&nobody, 0, bpi_now_ns() + NS_PER_MS / 4);
+        pinned = count_pinned(file);
+    }
+    return pinned;
+}
+
 int bpi_file_drop(bp_file *file, uint64_t *pinned)
 {
     uint64_t deadline = bpi_now_ns() + file->pool->wait_ns;
     struct index_item item;
     uint64_t page = 0;
 
-    *pinned = count_pinned(file);
+    *pinned = count_held(file);
     if (*pinned)
         return -EBUSY;
     while (bpi_index_next(&file->index, page, &item)) {
         page = item.page; /* what lies before is shadows only, and may be long */
-        if (!drop_extent(file, item.frame) && bpi_now_ns() > deadline) {
+        if (!drop_extent(file, &item) && bpi_now_ns() > deadline) {
             *pinned = count_pinned(file);
             return *pinned ? -EBUSY : -ETIMEDOUT;
         }

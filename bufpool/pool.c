@@ -135,12 +135,19 @@ static int choose_io(bp_pool *pool, const struct io_ops *io)
     return 0;
 }
 
+void bpi_pool_share_out(bp_pool *pool)
+{
+    uint32_t batch = pool->frames_total / BATCH_SHARE / (pool->session_count ? pool->session_count : 1);
+
+    batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
+    atomic_store_explicit(&pool->batch, batch, memory_order_relaxed);
+}
+
 static int open_memory(bp_pool *pool)
 {
     static const enum slab_huge huge[] = {[BP_TRY] = SLAB_HUGE_TRY, [BP_ON] = SLAB_HUGE_ON, [BP_OFF] = SLAB_HUGE_OFF};
     const struct bp_pool_options *o = &pool->options;
     size_t frames = pool->frames_total;
-    uint32_t batch = pool->frames_total / BATCH_SHARE;
     unsigned bits = 32 - (unsigned)__builtin_clz(pool->frames_total);
     int rc;
 
@@ -156,7 +163,7 @@ static int open_memory(bp_pool *pool)
     if (madvise(pool->frame, frames * sizeof(*pool->frame), MADV_DOFORK) ||
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
-    pool->batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
+    bpi_pool_share_out(pool);
     rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
     if (rc)
         return rc;

@@ -15,8 +15,8 @@
  *   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
- * queue's, its chunks' / pool.turn_lock; policy.lock with none inside. No lock is held while anything waits for a
- * device, a latch or a frame.
+ * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock with none inside. No lock is held while anything
+ * waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
 #define BUFPOOL_POOL_H
@@ -233,7 +233,7 @@ struct bp_pool {
     struct frame_cold *cold;
     char *base;
     uint32_t frames_total;
-    uint32_t batch; /* frames evicted or taken at once */
+    _Atomic uint32_t batch; /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -298,6 +298,11 @@ static inline bool file_is_over(const bp_file *file)
 static inline unsigned file_number(const bp_file *file)
 {
     return (unsigned)(file->id >> FRAME_ID_FILE_SHIFT);
+}
+
+static inline uint32_t batch_of(const bp_pool *pool)
+{
+    return atomic_load_explicit(&pool->batch, memory_order_relaxed);
 }
 
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
@@ -585,6 +590,8 @@ static inline bool bpi_forked(const bp_session *s)
     return unlikely(!s->frame);
 }
 bool bpi_pool_forked(const bp_pool *);
+/* The number of sessions has changed: what each may have in stock. pool.lock is held, or nobody else is there. */
+void bpi_pool_share_out(bp_pool *);
 /* Drop everything of a file. -EBUSY: pinned extents, nothing dropped (count in *pinned). */
 int bpi_file_drop(bp_file *, uint64_t *pinned);
 

@@ -49,6 +49,7 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
         s->next->link = &s->next;
     pool->session = s;
     pool->session_count++;
+    bpi_pool_share_out(pool);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -104,6 +105,7 @@ int bp_session_close(bp_session *s)
     if (s->next)
         s->next->link = s->link;
     pool->session_count--;
+    bpi_pool_share_out(pool);
     pthread_mutex_unlock(&pool->lock);
     bpi_release_notify(pool); /* what the magazine held */
     pthread_mutex_destroy(&s->magazine_lock);

@@ -392,3 +392,79 @@ Test(replacement, options_choose_the_mode)
         play_close(&p);
     }
 }
+
+/* Frames in stock come out of the newcomers' hundredth, so all sessions together have no more of them than one. */
+Test(replacement, many_sessions_have_one_stock)
+{
+    enum { FRAMES = 2000, LOOP = 3000, ROUNDS = 30, SESSIONS = 10 };
+    struct play p = play_open(FRAMES, BP_POLICY_AUTO, 0, 0);
+    bp_session *s[SESSIONS] = {p.s};
+    uint64_t hits = 0;
+
+    for (unsigned i = 1; i < SESSIONS; i++)
+        s[i] = open_session(p.pool, "one of many");
+    for (unsigned i = 0; i < ROUNDS * LOOP; i++) {
+        p.s = s[i * 7 % SESSIONS];
+        hits += ask(&p, i % LOOP);
+    }
+    cr_expect_gt(hits, (ROUNDS - 1) * FRAMES * 95ull / 100, "%lu hits", (unsigned long)hits);
+    for (unsigned i = 1; i < SESSIONS; i++)
+        cr_assert_eq(bp_session_close(s[i]), 0);
+    p.s = s[0];
+    play_close(&p);
+}
+
+struct churner {
+    pthread_t thread;
+    bp_pool *pool;
+    bp_session *s;
+    uint64_t state;
+    _Atomic unsigned wrong;
+};
+
+static uint64_t churner_draw(struct churner *c, uint64_t below)
+{
+    c->state = c->state * 6364136223846793005u + 1442695040888963407u;
+    return (c->state >> 33) % below;
+}
+
+/* Opens files, reads some of them, closes them: their frames go while others search. */
+static void *churn(void *arg)
+{
+    struct churner *c = arg;
+
+    for (unsigned round = 0; round < 60; round++) {
+        struct bp_file_options o = {
+            .size = sizeof(o), .null_bytes = 1ull << 30, .extent_bytes = 4096u << churner_draw(c, 4)};
+        bp_file *file = NULL;
+
+        if (bp_file_open(c->pool, "null", &o, &file))
+            c->wrong++;
+        for (unsigned i = 0; i < 500 && file; i++) {
+            struct bp_view view;
+
+            c->wrong += bp_read(c->s, file, churner_draw(c, 2000), &view) != 0;
+        }
+        if (file && bp_file_close(file, NULL))
+            c->wrong++;
+    }
+    return NULL;
+}
+
+Test(replacement, no_frame_is_lost_between_threads)
+{
+    enum { THREADS = 4 };
+    struct play p = play_open(600, BP_POLICY_AUTO, 4096, 0);
+    struct churner c[THREADS];
+
+    for (unsigned i = 0; i < THREADS; i++) {
+        c[i] = (struct churner){.pool = p.pool, .s = open_session(p.pool, "churner"), .state = i};
+        MUST(!pthread_create(&c[i].thread, NULL, churn, &c[i]), "thread");
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(c[i].thread, NULL);
+        cr_expect_eq(c[i].wrong, 0, "thread %u: %u wrong", i, c[i].wrong);
+        cr_assert_eq(bp_session_close(c[i].s), 0);
+    }
+    play_close(&p); /* checks that each bound head has its entry */
+}
