@@ -247,6 +247,43 @@ static void a_scan(struct worker *w, unsigned f)
     bp_scan_close(scan);
 }
 
+/* Frames set aside, and a page each from them; limits of the file move meanwhile. */
+static void a_reservation(struct worker *w, unsigned f)
+{
+    struct world *world = w->world;
+    uint64_t floor = draw(w) % 40 * 4096;
+    uint64_t page = draw(w) % PAGES;
+    int rc = bp_file_limits(world->file[f], floor, draw(w) % 2 ? 0 : floor + (1 << 20));
+
+    if (!rc)
+        rc = bp_reserve(w->s, 1 + (unsigned)(draw(w) % 3));
+    if (rc)
+        judge_error(world, w->s, rc);
+    else
+        one_ref(w, f, page, draw(w) % 2 ? BP_SHARED : BP_EXCLUSIVE);
+    if (draw(w) % 4)
+        bp_unreserve(w->s);
+}
+
+/* What is there is written down; some of it has gone when it is restored. */
+static void a_list(struct worker *w, unsigned f)
+{
+    struct world *world = w->world;
+    struct bp_restore_options o = {.size = sizeof(o), .extents_max = 100};
+    struct bp_restore_result result;
+    char list[64];
+    int rc;
+
+    (void)f;
+    snprintf(list, sizeof(list), "bp-stress-list-%d-%p", (int)getpid(), (void *)w);
+    rc = bp_pool_dump(world->pool, list, NULL, NULL);
+    if (!rc)
+        rc = bp_pool_restore(w->s, list, &o, &result);
+    if (rc)
+        judge_error(world, w->s, rc);
+    unlink(list);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
@@ -257,6 +294,8 @@ static void *work(void *arg)
         unsigned f = (unsigned)(draw(w) % FILES);
         uint64_t page = draw(w) % 3 ? draw(w) % 60 : draw(w) % PAGES; /* some are hot, and fought for */
 
+        if (draw(w) % 256 == 0)
+            a_list(w, f);
         switch (draw(w) % 16) {
         case 0:
             one_ref(w, f, page, BP_EXCLUSIVE);
@@ -277,6 +316,8 @@ static void *work(void *arg)
             a_scan(w, f);
             break;
         case 6:
+            a_reservation(w, f);
+            break;
         case 7:
             one_ref(w, f, page, BP_SHARED);
             break;
