@@ -15,8 +15,8 @@
  *   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
- * queue's, its chunks' / pool.turn_lock; policy.lock with none inside. No lock is held while anything waits for a
- * device, a latch or a frame.
+ * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock with none inside. No lock is held while anything
+ * waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
 #define BUFPOOL_POOL_H
