@@ -165,12 +165,12 @@ static void prefetch_victim(const bp_pool *pool, uint32_t head)
 
 /* ---- the policy's choice ---- */
 
-/* Up to `most` victims are asked for, and go. false: the search is over. */
-static bool evict_some(struct hunt *h, struct search *search, unsigned most)
+/* Victims of so many pages are asked for, and go. false: the search is over. */
+static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
 {
     bp_session *s = h->s;
     struct victim victim[LOT];
-    int n = bpi_policy_pick(&s->seat, search, victim, most);
+    int n = bpi_policy_pick(&s->seat, search, victim, pages);
 
     for (int i = 0; i < n; i++)
         prefetch_victim(s->pool, victim[i].head);

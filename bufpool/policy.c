@@ -360,28 +360,65 @@ static unsigned sort_out(struct seat *t, struct search *h, enum queue_name q, st
     return found;
 }
 
-/* Entries from the end of one queue to the head of another; anew: touched ones go to the beginning. How many. */
-static unsigned move_on(struct seat *t, struct search *h, enum queue_name q, enum queue_name to, unsigned most,
+/* As many entries of a queue as hold so many pages, if they are like the others there: 1 to LOT. */
+static unsigned entries_for(const struct queue *q, uint32_t pages)
+{
+    uint32_t all = queue_pages(q);
+    uint32_t count = queue_count(q);
+    uint64_t n = all > count ? (uint64_t)pages * count / all : pages;
+
+    return between(n, 1, LOT);
+}
+
+/* An entry that does not just pass from one queue to the next. */
+static __attribute__((noinline)) void move_one(struct seat *t, enum queue_name to, uint32_t head, bool anew)
+{
+    uint64_t seen;
+    enum look look = look_at(t->policy, head, &seen);
+
+    if (look == LOOK_GONE)
+        return;
+    if (look == LOOK_TOUCHED && anew) {
+        renew(t, head, seen);
+        to = YOUNG;
+    }
+    put(t, to, head, frame_order(seen));
+}
+
+/*
+ * Entries from the end of one queue to the head of another, so many pages; anew: touched ones go to the beginning. How
+ * many. Most of them are untouched pages of their own, which just pass: counted as before, so `queued` stays.
+ */
+static unsigned move_on(struct seat *t, struct search *h, enum queue_name q, enum queue_name to, uint32_t pages,
                         bool anew)
 {
+    const uint64_t passes = FRAME_BOUND | FRAME_HEAT | FRAME_ORDER;
+    struct policy *p = t->policy;
     uint32_t head[LOT];
-    unsigned n = take(t, q, head, most < LOT ? most : LOT);
+    uint32_t pass[LOT];
+    unsigned count = 0;
+    unsigned n = bpi_queue_pop(&p->queue[q], head, entries_for(&p->queue[q], pages));
+    uint32_t taken = 0;
 
     for (unsigned i = 0; i < n; i++) {
-        uint64_t seen;
-        enum look look = look_at(t->policy, head[i], &seen);
-
-        if (look == LOOK_GONE)
-            continue;
-        if (look == LOOK_TOUCHED && anew) {
-            renew(t, head[i], seen);
-            put(t, YOUNG, head[i], frame_order(seen));
-        } else {
-            put(t, to, head[i], frame_order(seen));
-        }
+        __builtin_prefetch((const void *)&p->frame[head[i]], 0, 3);
+        __builtin_prefetch((const void *)&p->cold[head[i]], 0, 3);
     }
+    for (unsigned i = 0; i < n; i++) {
+        uint32_t pages_of = counted(p, head[i]);
+
+        taken += pages_of;
+        if ((frame_load(&p->frame[head[i]]) & passes) == FRAME_BOUND && pages_of == 1)
+            pass[count++] = head[i];
+        else
+            move_one(t, to, head[i], anew);
+    }
+    atomic_fetch_add_explicit(&p->queue[to].pages, count, memory_order_relaxed);
+    bpi_queue_push(&p->queue[to], pass, count);
+    atomic_fetch_sub_explicit(&p->queue[q].pages, taken, memory_order_relaxed);
     empty(t, YOUNG);
     empty(t, to);
+    t->examined += n;
     h->moves -= n < h->moves ? n : h->moves;
     h->hopeful |= n > 0;
     return n;
@@ -429,11 +466,12 @@ static void fill_main(struct seat *t, struct search *h)
     }
 }
 
-int bpi_policy_pick(struct seat *t, struct search *h, struct victim victim[], unsigned most)
+int bpi_policy_pick(struct seat *t, struct search *h, struct victim victim[], uint32_t pages)
 {
     static const enum queue_name order[2][QUEUES] = {{YOUNG, MAIN, MID2, MID1}, {MAIN, MID2, MID1, YOUNG}};
     struct policy *p = t->policy;
     bool recent = atomic_load_explicit(&p->recent, memory_order_relaxed);
+    unsigned most;
 
     if (recent)
         age(t, h);
@@ -446,8 +484,7 @@ int bpi_policy_pick(struct seat *t, struct search *h, struct victim victim[], un
             h->left[q] = 0;
         if (!h->left[q])
             continue;
-        if (most > LOT)
-            most = LOT;
+        most = entries_for(&p->queue[q], pages);
         return (int)sort_out(t, h, q, victim, most < h->left[q] ? most : h->left[q]);
     }
     return -1;

@@ -122,8 +122,8 @@ void bpi_policy_admit(struct seat *, const struct arrival[], unsigned n);
 /* Everything in baskets goes to the queues. */
 void bpi_policy_flush(struct seat *);
 void bpi_policy_search(struct seat *, struct search *);
-/* Up to `most` victims (LOT); -1: the search is over. Bounded work. */
-int bpi_policy_pick(struct seat *, struct search *, struct victim[], unsigned most);
+/* Victims of so many pages or a little more, LOT at the most; -1: the search is over. Bounded work. */
+int bpi_policy_pick(struct seat *, struct search *, struct victim[], uint32_t pages);
 void bpi_policy_put_back(struct seat *, const struct victim *);
 
 /* The entry is no more; the frame is latched by the caller and about to be unbound. */

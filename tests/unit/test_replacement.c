@@ -468,3 +468,29 @@ Test(replacement, no_frame_is_lost_between_threads)
     }
     play_close(&p); /* checks that each bound head has its entry */
 }
+
+/* Larger extents: as near to LRU as pages are, and no more of them go than were wanted. */
+Test(replacement, larger_extents_go_one_by_one)
+{
+    enum { EXTENTS = 128, ORDER = 5, FRAMES = EXTENTS << ORDER, N = 40000, PAGES = 1 << 16 };
+    struct play p = play_open(FRAMES, BP_POLICY_RECENT, 4096 << ORDER, 0);
+    struct lru l = {.oldest = 1, .size = EXTENTS};
+    unsigned misses = 0, lru_misses = 0;
+
+    state = 5;
+    l.last = calloc(PAGES, sizeof(*l.last));
+    l.page = calloc(N + 1, sizeof(*l.page));
+    for (unsigned i = 0; i < N; i++) {
+        uint64_t a = draw(170), b = draw(170);
+        uint32_t extent = (uint32_t)(i / 32 + (a > b ? a : b));
+
+        misses += !ask(&p, (uint64_t)extent << ORDER | draw(1 << ORDER));
+        lru_misses += !lru_hit(&l, extent);
+    }
+    cr_expect_leq(misses, lru_misses * 105ull / 100, "%u misses, LRU %u", misses, lru_misses);
+    cr_expect_leq(stat_of(p.pool, "frames_free"), 4u << ORDER);
+    cr_expect_leq(stat_of(p.pool, "evictions"), misses);
+    free(l.last);
+    free(l.page);
+    play_close(&p);
+}
