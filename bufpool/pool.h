@@ -260,7 +260,7 @@ struct bp_pool {
     struct counters past;                       /* of closed sessions */
     bp_file *_Atomic file[FRAME_FILES_MAX + 1]; /* slots are never freed while the pool is open */
     unsigned file_count;
-    unsigned reclaim_at; /* file whose shadows are looked at next */
+    _Atomic unsigned reclaim_at; /* file whose shadows are looked at next, less 1; not under the lock */
     struct channel *_Atomic channel[CHANNELS_MAX];
     _Atomic unsigned channel_count;
     unsigned channels_max;
