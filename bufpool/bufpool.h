@@ -375,6 +375,21 @@ BP_API BP_NODISCARD int bp_file_close(bp_file *, struct bp_error *error);
  */
 BP_API int bp_file_size(bp_file *, uint64_t *bytes);
 
+/*
+ * A file's share of the memory, in bytes, rounded down to pages; 0 is none. May be changed at any time, and ends when
+ * the file is closed for good. Thread safe.
+ *   floor    while the file has no more than that in memory, its pages stay, whatever others need; only when nothing
+ *            else at all could go do they. Pages that are not there yet are not fetched for it.
+ *   ceiling  a miss that finds the file with that much or more replaces one of the file's own pages, though there may be
+ *            room elsewhere; only if a short search finds none to replace does it take what others could have. Nothing
+ *            is thrown out when a ceiling is lowered: the file shrinks by some pages with each of its misses.
+ * EINVAL: the ceiling is below the floor, or below 16 extents of the file; ENOSPC: the floors of all files would come to
+ * more than seven eighths of the pool. Then nothing has changed.
+ */
+BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t ceiling_bytes);
+/* Bytes of the file that are in memory now, or being read. Thread safe. */
+BP_API uint64_t bp_file_resident(const bp_file *);
+
 /* Direct I/O in use? Thread safe. */
 BP_API bool bp_file_direct(const bp_file *);
 

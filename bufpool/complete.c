@@ -99,6 +99,7 @@ void bpi_read_failed(struct read *r, int error, bp_session *s, struct counters *
         uint32_t head = head_of(&was, k);
 
         bpi_index_erase(&r->file->index, frame_id(&pool->frame[head]) & FRAME_ID_PAGE, r->order, head, ENTRY_NONE);
+        file_shrank(r->file, 1ull << r->order);
     }
     fail_frames(r, was.heads > 1 ? ABANDONED : error, s); /* which of a run's it was nobody knows */
     for (uint32_t k = 0; k < was.heads; k++)

@@ -37,6 +37,7 @@ struct hunt {
     uint32_t extents; /* evicted */
     uint32_t examined;
     bool shadows; /* leave them */
+    bool floors;  /* pass over pages of files that are not above theirs */
     bool hopeful; /* something may become evictable by going on: it was cooled, or moved under us */
 };
 
@@ -86,6 +87,20 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
     }
 }
 
+/* An extent of a file that has no more than its floor, while somebody else wants a frame. */
+static bool is_spared(const struct hunt *h, uint32_t head)
+{
+    const bp_pool *pool = h->s->pool;
+    const bp_file *file;
+
+    if (likely(!h->floors))
+        return false;
+    file = atomic_load_explicit(&pool->file[frame_id(&pool->frame[head]) >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
+    return file && file != h->s->wanting &&
+           atomic_load_explicit(&file->resident, memory_order_relaxed) <=
+               atomic_load_explicit(&file->floor_pages, memory_order_relaxed);
+}
+
 /* Steps 1 to 3. true: it is gone, and its frames are the caller's. ours: its entry of the policy is. */
 static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours)
 {
@@ -105,6 +120,7 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
         latch_drop(f); /* somebody reads it in a run */
         return false;
     }
+    file_shrank(file, 1ull << order);
     SYNC_POINT("evict:erased");
     if (ours)
         policy_gone(h->s->seat.policy, head);
@@ -127,7 +143,7 @@ static bool is_cold(struct hunt *h, uint32_t head, uint64_t seen)
         h->hopeful = true;
         return false;
     }
-    return true;
+    return !is_spared(h, head);
 }
 
 /* Frames from f to the end of its extent; 1 for a free frame. */
@@ -160,7 +176,7 @@ static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
     for (int i = 0; i < n; i++)
         prefetch_victim(s->pool, victim[i].head);
     for (int i = 0; i < n; i++) {
-        if (evict_extent(h, victim[i].head, victim[i].seen, true)) {
+        if (!is_spared(h, victim[i].head) && evict_extent(h, victim[i].head, victim[i].seen, true)) {
             keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
         } else {
             bpi_policy_put_back(&s->seat, &victim[i]);
@@ -307,14 +323,64 @@ static bool hunt(struct hunt *h, uint32_t *frame)
 
     h->block = FRAME_NONE;
     seat->examined = 0;
+    h->floors = atomic_load_explicit(&h->s->pool->floors, memory_order_relaxed) != 0;
     over = hunt_queues(h, frame);
     if (!over && h->order)
         over = hunt_blocks(h, frame);
+    if (!over && h->floors) { /* nothing but what was to be spared */
+        h->floors = false;
+        over = hunt_queues(h, frame);
+    }
     if (h->extents && !atomic_load_explicit(evicted, memory_order_relaxed))
         atomic_store_explicit(evicted, true, memory_order_relaxed);
     counter_add(&h->s->count.evictions, h->extents);
     counter_add(&h->s->count.evict_examined, h->examined + seat->examined);
     return over;
+}
+
+#define OWN_LOOKS 64u /* extents looked at for one of a file's own */
+#define OWN_MOST  4u  /* of them that go for one that comes, where the file has more than its ceiling */
+
+bool bpi_evict_own(bp_session *s, bp_file *file, uint32_t *frame)
+{
+    struct hunt h = {.s = s, .shadows = true, .block = FRAME_NONE};
+    uint64_t at = atomic_load_explicit(&file->own_at, memory_order_relaxed);
+    struct index_item item;
+    bool wrapped = false;
+    bool found = false;
+
+    for (unsigned i = 0; i < OWN_LOOKS && h.extents < OWN_MOST; i++) {
+        uint32_t head;
+        uint64_t seen;
+
+        if (!bpi_index_next(&file->index, at, &item)) {
+            if (wrapped || !at)
+                break;
+            wrapped = true;
+            at = 0;
+            continue;
+        }
+        at = item.page + (1ull << item.order);
+        h.examined++;
+        head = frame_head(s->pool->frame, item.frame, &seen);
+        if (!(seen & FRAME_BOUND) || frame_id(&s->pool->frame[head]) != (file->id | item.page) ||
+            !is_cold(&h, head, seen) || !evict_extent(&h, head, seen, false))
+            continue;
+        if (frame_order(seen) == 0 && !found) {
+            *frame = head;
+            found = true;
+        } else { /* larger ones go home, and are taken from there */
+            bpi_frame_give(s->pool, head, frame_order(seen));
+        }
+        if (!file_is_over(file))
+            break;
+    }
+    atomic_store_explicit(&file->own_at, at, memory_order_relaxed);
+    if (h.extents)
+        atomic_store_explicit(&s->seat.policy->evicted, true, memory_order_relaxed);
+    counter_add(&s->count.evictions, h.extents);
+    counter_add(&s->count.evict_examined, h.examined);
+    return found;
 }
 
 /*

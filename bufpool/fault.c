@@ -94,6 +94,10 @@ static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
         return take_free(s, order, head);
     if (*order == 0 && bpi_aside_take(s, head))
         return 0;
+    if (unlikely(file_is_over(s->wanting)) && bpi_evict_own(s, s->wanting, head)) {
+        *order = 0;
+        return 0;
+    }
     rc = take_in_turn(s, *order, head);
     if (rc == -EAGAIN && *order) {
         *order = 0;
@@ -242,6 +246,7 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
             *order = 63 - (unsigned)__builtin_clzll(page ^ met.page);
         return rc;
     }
+    file_grew(file, 1ull << *order);
     SYNC_POINT("fault:entered");
     if (met.shadow != ENTRY_NONE)
         counter_add(&s->count.refaults, 1);
@@ -261,7 +266,9 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
 
     if (!r)
         return STEP_READS;
+    s->wanting = file;
     rc = take_frames(s, order, &head);
+    s->wanting = NULL;
     if (rc) {
         give_request(s, r);
         return rc == -EAGAIN ? STEP_FRAMES : rc;
@@ -397,6 +404,22 @@ int bpi_step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, str
         return STEP_READS;
     return bpi_session_fail(s, queued, "read of page %llu of %s: %s", (unsigned long long)page, file->name,
                             bp_strerror(queued));
+}
+
+int bpi_step_held(bp_session *s, bp_file *file, uint64_t page, struct target *t)
+{
+    int rc;
+
+    s->group = GROUP_READS;
+    rc = step(s, file, page, BP_SHARED, t);
+    if (s->held_count == GROUP_READS)
+        queue_held(s);
+    return rc;
+}
+
+void bpi_step_end(bp_session *s)
+{
+    end_group(s);
 }
 
 int bpi_joined_result(bp_session *s, bp_file *file, uint64_t page, uint32_t head)

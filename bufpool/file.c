@@ -9,9 +9,11 @@
 
 #include "bufpool/pool.h"
 
-#define EXTENT_SHARE  16 /* an extent is at most this part of the pool */
-#define DROP_WAIT_NS  (100 * NS_PER_MS)
-#define EVICT_WAIT_NS (20 * NS_PER_MS) /* an eviction takes less, unless its thread has no CPU */
+#define EXTENT_SHARE    16 /* an extent is at most this part of the pool */
+#define FLOORS_SHARE    8  /* all files' floors leave this part of the pool free */
+#define CEILING_EXTENTS 16 /* the least ceiling */
+#define DROP_WAIT_NS    (100 * NS_PER_MS)
+#define EVICT_WAIT_NS   (20 * NS_PER_MS) /* an eviction takes less, unless its thread has no CPU */
 
 /* ---- opening ---- */
 
@@ -81,6 +83,8 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->direct = direct;
     memcpy(file->name, tail, strlen(tail) + 1);
     atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&file->resident, 0, memory_order_relaxed);
+    atomic_store_explicit(&file->own_at, 0, memory_order_relaxed);
 }
 
 /* Find or make the bp_file. Takes io over where it is new. Under pool.lock. */
@@ -183,6 +187,7 @@ static bool take_out(bp_file *file, uint32_t head, uint64_t seen)
     struct frame *f = &file->pool->frame[head];
 
     if (bpi_index_evict(&file->index, frame_id(f) & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE) != INDEX_HELD) {
+        file_shrank(file, 1ull << frame_order(seen));
         bpi_frame_release(file->pool, head);
         return true;
     }
@@ -238,6 +243,46 @@ size_t bp_page_file_bytes(const bp_file *file, uint64_t page)
 bool bp_file_direct(const bp_file *file)
 {
     return file->io.direct;
+}
+
+/* ---- its share of the memory ---- */
+
+/* Under pool.lock. */
+static void set_limits(bp_file *file, uint64_t floor, uint64_t ceiling)
+{
+    bp_pool *pool = file->pool;
+    uint64_t before = atomic_exchange_explicit(&file->floor_pages, floor, memory_order_relaxed);
+
+    pool->floor_pages = pool->floor_pages - before + floor;
+    atomic_store_explicit(&file->ceiling_pages, ceiling, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->floors, (unsigned)(floor != 0) - (unsigned)(before != 0), memory_order_relaxed);
+}
+
+int bp_file_limits(bp_file *file, uint64_t floor_bytes, uint64_t ceiling_bytes)
+{
+    bp_pool *pool = file->pool;
+    uint64_t floor = floor_bytes >> BP_PAGE_SHIFT;
+    uint64_t ceiling = ceiling_bytes >> BP_PAGE_SHIFT;
+    int rc = 0;
+
+    if (bpi_pool_forked(pool))
+        return BP_FORKED;
+    if (ceiling_bytes && (ceiling < floor || ceiling >> file->order < CEILING_EXTENTS))
+        return -EINVAL;
+    pthread_mutex_lock(&pool->lock);
+    if (floor > pool->frames_total ||
+        pool->floor_pages - atomic_load_explicit(&file->floor_pages, memory_order_relaxed) + floor >
+            pool->frames_total / FLOORS_SHARE * (FLOORS_SHARE - 1))
+        rc = -ENOSPC;
+    else
+        set_limits(file, floor, ceiling);
+    pthread_mutex_unlock(&pool->lock);
+    return rc;
+}
+
+uint64_t bp_file_resident(const bp_file *file)
+{
+    return atomic_load_explicit(&file->resident, memory_order_relaxed) << BP_PAGE_SHIFT;
 }
 
 /* ---- closing ---- */
@@ -354,6 +399,7 @@ int bp_file_close(bp_file *file, struct bp_error *error)
     if (!rc) {
         bpi_io_file_close(&file->io);
         file->opens = 0;
+        set_limits(file, 0, 0);
         pool->file_count--;
     }
     pthread_mutex_unlock(&pool->lock);

@@ -124,6 +124,11 @@ struct bp_file {
     bool closing;   /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
     char name[64]; /* end of the path, for texts */
+
+    /* written by every miss and eviction: apart from what hits read. Pages */
+    _Alignas(LINE) _Atomic uint64_t resident;    /* in the index, read or being read */
+    _Atomic uint64_t floor_pages, ceiling_pages; /* bp_file_limits; 0: none. Written under pool.lock */
+    _Atomic uint64_t own_at;                     /* where its own pages were looked for last: a hint */
 };
 
 /* An operation of bp_get_start. */
@@ -184,6 +189,7 @@ struct bp_session {
     uint32_t turn_frame; /* found in turn, for the miss that waited */
     bool turn_kept;      /* there is one */
     bool frugal;         /* restore: take what is free, evict nothing */
+    bp_file *wanting;    /* file of the miss that takes a frame; NULL: none */
     uint32_t *reserved;  /* bp_reserve */
     uint32_t reserved_count;
     _Atomic uint64_t aside; /* frames in these, for others to read */
@@ -260,6 +266,8 @@ struct bp_pool {
     struct counters past;                       /* of closed sessions */
     bp_file *_Atomic file[FRAME_FILES_MAX + 1]; /* slots are never freed while the pool is open */
     unsigned file_count;
+    uint64_t floor_pages;        /* of all files */
+    _Atomic unsigned floors;     /* files that have one; written under the lock */
     _Atomic unsigned reclaim_at; /* file whose shadows are looked at next, less 1; not under the lock */
     struct channel *_Atomic channel[CHANNELS_MAX];
     _Atomic unsigned channel_count;
@@ -267,6 +275,25 @@ struct bp_pool {
 
     _Alignas(LINE) struct recording recording;
 };
+
+/* Pages entered into the index, or taken out of it. relaxed: a count, nothing is ordered by it */
+static inline void file_grew(bp_file *file, uint64_t pages)
+{
+    atomic_fetch_add_explicit(&file->resident, pages, memory_order_relaxed);
+}
+
+static inline void file_shrank(bp_file *file, uint64_t pages)
+{
+    atomic_fetch_sub_explicit(&file->resident, pages, memory_order_relaxed);
+}
+
+/* Has the file all that its ceiling allows? */
+static inline bool file_is_over(const bp_file *file)
+{
+    uint64_t ceiling = atomic_load_explicit(&file->ceiling_pages, memory_order_relaxed);
+
+    return ceiling && atomic_load_explicit(&file->resident, memory_order_relaxed) >= ceiling;
+}
 
 static inline unsigned file_number(const bp_file *file)
 {
@@ -441,6 +468,12 @@ struct target {
 };
 /* One attempt at a page, without waiting. enum step, or a negative code with the session's text set. */
 int bpi_step(bp_session *, bp_file *, uint64_t page, enum bp_mode, struct target *);
+/*
+ * The same, shared, for many in a row: reads may be kept for the next submission until bpi_step_end, which comes before
+ * the caller waits for anything or returns (R6). Those that cannot be queued are found ABANDONED.
+ */
+int bpi_step_held(bp_session *, bp_file *, uint64_t page, struct target *);
+void bpi_step_end(bp_session *);
 /* Until the read of a joined frame is over, or the deadline. Helps in its channel, whoever submitted. */
 void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline_ns);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
@@ -516,6 +549,11 @@ static inline void ref_fill(bp_session *s, uint64_t page, enum bp_mode mode, con
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
 int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+/*
+ * A file at its ceiling: a frame from one of its own cold pages. false: none was found in a bounded search, or it may take
+ * others'.
+ */
+bool bpi_evict_own(bp_session *, bp_file *, uint32_t *frame);
 /* What was taken ahead for a group goes back to the magazine. */
 void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);

@@ -25,7 +25,7 @@
 
 #define WINDOW       128u              /* reads under way at once; half of what a channel has */
 #define WINDOW_PAGES 1024u             /* and pages of them; no more than an eighth of the pool */
-#define FLUSH_READS  16u               /* reads that are started together */
+#define FLUSH_READS  32u               /* reads that are started together */
 #define FAILURES_MAX 64u               /* reads that fail before it gives up */
 #define TRIES_MAX    1000u             /* attempts at one page */
 #define SLICE_NS     (5 * NS_PER_MS)   /* between looks at whether to go on */
@@ -328,7 +328,8 @@ static int settle_oldest(struct restore *x)
     x->first = (x->first + 1) % WINDOW;
     x->count--;
     x->pages -= u.pages;
-    bpi_read_wait(s, u.head, x->count + 1, bpi_now_ns() + s->pool->wait_ns);
+    bpi_step_end(s);
+    bpi_read_wait(s, u.head, x->count / 4 + 1, bpi_now_ns() + s->pool->wait_ns);
     if (frame_load(&s->frame[u.head]) & FRAME_READING) {
         for (uint32_t k = 0; k < u.heads; k++)
             bpi_unpin(s->pool, u.head + k);
@@ -354,6 +355,7 @@ static int settle_all(struct restore *x)
 {
     int rc = 0;
 
+    bpi_step_end(x->s);
     if (x->s->channel)
         x->s->channel->ops->flush(x->s->channel->io);
     x->unflushed = 0;
@@ -380,13 +382,18 @@ static bool is_full(const struct restore *x)
 /* Let the device begin, and make room. */
 static int keep_going(struct restore *x)
 {
+    unsigned enough;
     int rc = 0;
 
     if (++x->unflushed >= FLUSH_READS || is_full(x)) {
+        bpi_step_end(x->s);
         x->s->channel->ops->flush(x->s->channel->io);
         x->unflushed = 0;
     }
-    while (!rc && is_full(x))
+    if (!is_full(x))
+        return 0;
+    enough = x->count - x->count / 4; /* the rest keeps the device busy while we prepare more */
+    while (!rc && (x->count > enough || is_full(x)))
         rc = settle_oldest(x);
     return rc;
 }
@@ -402,7 +409,7 @@ static int bring_page(struct restore *x, bp_file *file, uint64_t page, uint8_t h
     for (unsigned tries = 0; tries < TRIES_MAX; tries++) {
         uint64_t misses = atomic_load_explicit(&s->count.misses, memory_order_relaxed);
         struct target t;
-        int rc = bpi_step(s, file, page, BP_SHARED, &t);
+        int rc = bpi_step_held(s, file, page, &t);
 
         if (rc == STEP_PINNED) {
             bpi_unpin(s->pool, t.head);
@@ -432,6 +439,7 @@ static int bring_page(struct restore *x, bp_file *file, uint64_t page, uint8_t h
             x->result->failed++;
             return ++x->failures > FAILURES_MAX ? rc : 0;
         }
+        bpi_step_end(s);
         rc = x->count ? settle_oldest(x) : 0; /* no request is left */
         if (rc)
             return rc;

@@ -58,6 +58,7 @@ static unsigned enter_run(bp_session *s, bp_file *file, uint64_t page, unsigned 
     }
     SYNC_POINT("run:published");
     entered = bpi_index_insert_run(&file->index, page, 0, frame, n, &s->nodes, &met);
+    file_grew(file, entered);
     abandon_rest(s, first + entered, n - entered);
     return entered;
 }

@@ -41,6 +41,7 @@ static const struct bench_case *const all_cases[] = {
     &bench_index_batch_16,
     &bench_index_batch_31,
     &bench_fault_init,
+    &bench_restart,
     &bench_evict,
     &bench_fault,
     &bench_scan_resistance,
