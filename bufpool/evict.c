@@ -25,6 +25,7 @@
 /* Nodes that hold only shadows: one per so many frames, and some for small pools. */
 #define SHADOW_NODES_SHIFT 2
 #define SHADOW_NODES_MIN   64u
+#define TRIM_FILES         16u /* looked at for some that can go */
 
 /* What one evictor is after. */
 struct hunt {
@@ -382,24 +383,27 @@ bool bpi_evict_own(bp_session *s, bp_file *file, uint32_t *frame)
     return found;
 }
 
-/* Shadows are bounded: over the limit, drop the oldest of one file, and go on to the next file next time. */
+/*
+ * Shadows are bounded: over the limit, drop the oldest of one file, and go on to the next file next time. No lock: an
+ * index stays one, whatever becomes of its file (R10); slots of files are used from below.
+ */
 static void trim_shadows(bp_pool *pool)
 {
     uint32_t limit = (pool->frames_total >> SHADOW_NODES_SHIFT) + SHADOW_NODES_MIN;
-    bp_file *file = NULL;
 
     if (atomic_load_explicit(&pool->nodes.shadow_only, memory_order_relaxed) <= limit)
         return;
-    pthread_mutex_lock(&pool->lock);
-    for (unsigned i = 0; i < FRAME_FILES_MAX && !file; i++) {
-        pool->reclaim_at = (pool->reclaim_at + 1) % FRAME_FILES_MAX;
-        file = atomic_load_explicit(&pool->file[pool->reclaim_at], memory_order_relaxed);
-        if (file && !file->opens)
-            file = NULL;
+    for (unsigned tries = 0; tries < TRIM_FILES; tries++) {
+        unsigned at = atomic_fetch_add_explicit(&pool->reclaim_at, 1, memory_order_relaxed) % FRAME_FILES_MAX + 1;
+        bp_file *file = atomic_load_explicit(&pool->file[at], memory_order_acquire);
+
+        if (!file) {
+            atomic_store_explicit(&pool->reclaim_at, 1, memory_order_relaxed);
+            file = atomic_load_explicit(&pool->file[1], memory_order_acquire);
+        }
+        if (file && bpi_index_reclaim(&file->index, 4))
+            return;
     }
-    pthread_mutex_unlock(&pool->lock);
-    if (file)
-        bpi_index_reclaim(&file->index, 4);
 }
 
 /* Take back what idle sessions keep in their magazines and baskets. One whose lock is taken is not idle. */

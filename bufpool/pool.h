@@ -266,9 +266,9 @@ struct bp_pool {
     struct counters past;                       /* of closed sessions */
     bp_file *_Atomic file[FRAME_FILES_MAX + 1]; /* slots are never freed while the pool is open */
     unsigned file_count;
-    uint64_t floor_pages;    /* of all files */
-    _Atomic unsigned floors; /* files that have one; written under the lock */
-    unsigned reclaim_at;     /* file whose shadows are looked at next */
+    uint64_t floor_pages;        /* of all files */
+    _Atomic unsigned floors;     /* files that have one; written under the lock */
+    _Atomic unsigned reclaim_at; /* file whose shadows are looked at next, less 1; not under the lock */
     struct channel *_Atomic channel[CHANNELS_MAX];
     _Atomic unsigned channel_count;
     unsigned channels_max;
