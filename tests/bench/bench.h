@@ -54,10 +54,10 @@ struct bench {
 
 /* One thread of a loop. Its place in a sequence goes on from round to round. */
 struct bench_thread {
-    void *fixture;
-    void *local;         /* what thread_open made, other than the session */
-    bp_session *session; /* may be NULL */
-    unsigned number;     /* 0 .. count - 1 */
+    _Alignas(128) void *fixture; /* threads write here in their loops: no line, nor its neighbour, is another's */
+    void *local;                 /* what thread_open made, other than the session */
+    bp_session *session;         /* may be NULL */
+    unsigned number;             /* 0 .. count - 1 */
     unsigned count;
     uint64_t random; /* state of bench_random */
     uint64_t page;   /* where a walk has got to */

@@ -266,8 +266,11 @@ static int insert_open(const struct bench *b, void **fixture)
 
 static int insert_thread_open(struct bench_thread *t)
 {
-    t->local = calloc(1, sizeof(struct node_magazine));
-    return t->local ? 0 : -ENOMEM;
+    t->local = aligned_alloc(128, (sizeof(struct node_magazine) + 127) / 128 * 128);
+    if (!t->local)
+        return -ENOMEM;
+    memset(t->local, 0, sizeof(struct node_magazine));
+    return 0;
 }
 
 static void insert_thread_close(struct bench_thread *t)

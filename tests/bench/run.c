@@ -262,9 +262,10 @@ int bench_run(const struct bench *b, const struct bench_case *c, void *fixture, 
     rc = result_open(b, c, fixture, r);
     if (rc)
         return rc;
-    crew = calloc(1, sizeof(*crew));
+    crew = aligned_alloc(_Alignof(struct crew), sizeof(*crew));
     if (!crew)
         return bench_error("no memory");
+    memset(crew, 0, sizeof(*crew));
     rc = crew_open(crew, b, c, fixture);
     for (unsigned round = 0; round < b->rounds + warm && !rc; round++) {
         for (unsigned i = 0; i < c->variant_count && !rc; i++) {
