@@ -224,8 +224,10 @@ static void *take_two(void *arg)
                     bp_put(&b);
                 bp_put(&a);
             }
-            if (p->reserve && rc)
+            if (p->reserve && rc) {
+                fprintf(stderr, "round %u: %s\n", i, bp_session_error(s));
                 abort();
+            }
             if (p->reserve)
                 bp_unreserve(s);
         }
