@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "bufpool/pool.h"
+#include "bufpool/held.h"
 
 #define STRETCH_MAX 32u /* extents pinned at once */
 /* at most this part of the pool, so that many copies at once do not starve each other */
@@ -60,10 +60,7 @@ struct run {
     char *to;
 };
 
-/*
- * A page of a leaf that is held. Who excludes readers from it afterwards finds the leaf held. seq_cst: so that this
- * look comes after the holding, as his asking comes after the excluding.
- */
+/* A page of a leaf that is held. */
 static inline bool copy_page(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages)
 {
     struct run *r = arg;
@@ -75,10 +72,7 @@ static inline bool copy_page(void *arg, size_t before, uint64_t page, index_entr
 
     (void)before;
     (void)pages; /* only extents of one page */
-    if (number >= r->s->frames_total)
-        return false;
-    seen = atomic_load_explicit(&f->state, memory_order_seq_cst);
-    if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_ORDER)) != FRAME_BOUND || frame_id(f) != (r->file->id | page))
+    if (!held_page(r->s, r->file, page, e, &seen))
         return false;
     hit_warm(r->s, f, seen);
     memcpy(r->to, (const char *)frame_data(r->s, number) + skip, bytes);

@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "bufpool/pool.h"
+#include "bufpool/held.h"
 
 #define SCAN_REFS 32u /* extents of a batch that are not in a held leaf */
 /* The window, bytes: to begin with, and at the most; and never more than this part of the pool. */
@@ -136,17 +136,12 @@ static inline bool add_page(void *arg, size_t before, uint64_t page, index_entry
 {
     struct pieces *p = arg;
     const bp_session *s = p->scan->s;
-    uint32_t number = entry_number(e);
     uint64_t seen;
 
     (void)before;
     (void)pages; /* only extents of one page */
-    if (number >= s->frames_total)
-        return false;
-    seen = atomic_load_explicit(&s->frame[number].state, memory_order_seq_cst);
-    return (seen & (FRAME_BOUND | FRAME_EXCL | FRAME_ORDER)) == FRAME_BOUND &&
-           frame_id(&s->frame[number]) == (p->scan->file->id | page) &&
-           add_piece(p, frame_data(s, number), page, BP_PAGE_SIZE);
+    return held_page(s, p->scan->file, page, e, &seen) &&
+           add_piece(p, frame_data(s, entry_number(e)), page, BP_PAGE_SIZE);
 }
 
 /* What is there from `page` to `last`, in one leaf. Returns the pages; then the leaf is held. */
