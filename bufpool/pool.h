@@ -9,6 +9,7 @@
  *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
+ *   move.c     extents move to other frames
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c     ranges                         pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
@@ -564,6 +565,14 @@ void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */
 void bpi_describe_holders(bp_pool *, char *text, size_t size);
+
+/* ---- move.c ---- */
+/*
+ * An extent moves from the frames that begin with head, whose word was `seen`, to as many that begin with `to` and are
+ * the caller's. 0: the old frames are the caller's now; -EAGAIN: somebody has it, or it is not what it was, nothing has
+ * changed. The lock of the session's magazine is held.
+ */
+int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
 
 /* ---- turn.c ---- */
 /* Whether this session may take frames now: nobody waits who came before s->since_ns. */
