@@ -223,7 +223,8 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(whatif_2, "ppm", GAUGE, "for twice as many")                                             \
     X(whatif_4, "ppm", GAUGE, "for four times as many")                                        \
     X(whatif_8, "ppm", GAUGE, "for eight times as many")                                       \
-    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")
+    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                \
+    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */

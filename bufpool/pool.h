@@ -9,7 +9,7 @@
  *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
- *   move.c     extents move to other frames
+ *   move.c     extents move to other frames    compact.c  so that blocks become whole
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
@@ -55,7 +55,8 @@
     X(joins)                \
     X(refaults)             \
     X(evictions)            \
-    X(evict_examined) X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
+    X(evict_examined)       \
+    X(frames_moved) X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -593,6 +594,13 @@ void bpi_describe_holders(bp_pool *, char *text, size_t size);
  * changed. The lock of the session's magazine is held.
  */
 int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
+
+/* ---- compact.c ---- */
+/*
+ * A free block of this order, by moving what lies in it to other frames that are free; nothing is evicted. false: not
+ * that much is free, or nowhere. The lock of the session's magazine is held.
+ */
+bool bpi_compact(bp_session *, unsigned order, uint32_t *block);
 
 /* ---- turn.c ---- */
 /* Whether this session may take frames now: nobody waits who came before s->since_ns. */
