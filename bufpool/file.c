@@ -72,7 +72,7 @@ static bp_file *find_same(bp_pool *pool, const struct io_file *io, unsigned *slo
 }
 
 static void set_up(bp_file *file, unsigned slot, const char *path, unsigned order, const struct io_file *io,
-                   uint64_t bytes, enum bp_choice direct)
+                   uint64_t bytes, const struct bp_file_options *o)
 {
     size_t length = strlen(path);
     const char *tail = length < sizeof(file->name) ? path : path + length - (sizeof(file->name) - 1);
@@ -81,7 +81,9 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->io = *io;
     file->order = order;
     file->opens = 1;
-    file->direct = direct;
+    file->direct = o->direct;
+    file->ctx = o->ctx;
+    file->verify = o->verify;
     memcpy(file->name, tail, strlen(tail) + 1);
     atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&file->resident, 0, memory_order_relaxed);
@@ -97,7 +99,7 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
 
     if (file) {
         bpi_io_file_close(io);
-        if (file->order != order || file->direct != o->direct) {
+        if (file->order != order || file->direct != o->direct || file->verify != o->verify || file->ctx != o->ctx) {
             bpi_error_set(o->error, -EEXIST, "%s is open in this pool with other options", path);
             return -EEXIST;
         }
@@ -125,7 +127,7 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
         }
         atomic_store_explicit(&pool->file[slot], file, memory_order_release);
     }
-    set_up(file, slot, path, order, io, bytes, o->direct);
+    set_up(file, slot, path, order, io, bytes, o);
     pool->file_count++;
     *out = file;
     return 0;
