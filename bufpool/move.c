@@ -47,6 +47,7 @@ int bpi_extent_move(bp_session *s, uint32_t head, uint64_t seen, uint32_t to)
         bpi_policy_moved(&s->seat, head, to, order);
         waited = frame_unbind(old);
         waited |= frame_move_done(new);
+        counter_add(&s->count.frames_moved, 1ull << order);
         rc = 0;
     } else { /* somebody reads it in a run */
         waited = frame_unbind(new);

@@ -261,3 +261,56 @@ Test(move, closed_meanwhile)
         scene_close(&c);
     }
 }
+
+/* ---- blocks from memory in pieces ---- */
+
+#define PART 10u /* one page in so many is of the file that goes */
+
+/* A pool full of single pages, of which every tenth goes: nothing but pieces is free. */
+static bp_pool *in_pieces(struct data_file *data, bp_session **s, bp_file **stays)
+{
+    bp_pool *pool = open_pool(40 << 20, BP_IO_TRY, 10000);
+    struct data_file goes_data = data_file_make(data->bytes);
+    bp_file *goes = open_file(pool, goes_data.path, 0);
+    struct bp_view view;
+
+    *s = open_session(pool, "compacter");
+    *stays = open_file(pool, data->path, 0);
+    for (uint64_t i = 0; i < pool->frames_total; i++)
+        cr_assert_eq(bp_read(*s, i % PART ? *stays : goes, i, &view), 0, "%s", bp_session_error(*s));
+    cr_assert_eq(stat_of(pool, "evictions"), 0);
+    cr_assert_eq(bp_file_close(goes, NULL), 0);
+    data_file_remove(&goes_data);
+    return pool;
+}
+
+/* An extent of the largest size fits by moving; nobody is evicted for it. */
+Test(move, makes_room_for_a_large_extent, .timeout = 60)
+{
+    struct data_file data = data_file_make(40 << 20);
+    struct data_file large = data_file_make(4 << 20);
+    bp_session *s;
+    bp_file *stays;
+    bp_pool *pool = in_pieces(&data, &s, &stays);
+    bp_file *file = open_file(pool, large.path, 2 << 20);
+    struct bp_view view;
+    uint64_t reads = stat_of(pool, "reads");
+
+    cr_assert_eq(bp_read(s, file, 700, &view), 0, "%s", bp_session_error(s));
+    cr_assert(data_page_ok(&large, 700, view.data));
+    cr_assert_eq(bp_file_resident(file), 2 << 20, "one extent of 2 MiB");
+    cr_assert_eq(stat_of(pool, "evictions"), 0);
+    cr_assert_gt(stat_of(pool, "frames_moved"), 0);
+    cr_assert_leq(stat_of(pool, "frames_moved"), 512);
+    for (uint64_t i = 0; i < pool->frames_total; i++) {
+        if (i % PART == 0)
+            continue;
+        cr_assert_eq(bp_read(s, stays, i, &view), 0, "%s", bp_session_error(s));
+        cr_assert(data_page_ok(&data, i, view.data));
+    }
+    cr_assert_eq(stat_of(pool, "reads"), reads + 1, "all is still there");
+    cr_assert_eq(bp_session_close(s), 0);
+    close_all(pool);
+    data_file_remove(&data);
+    data_file_remove(&large);
+}
