@@ -13,10 +13,10 @@
 
 #include "bufpool/policy.h"
 
-#define FEW_SHARE         100u      /* of the pool are newcomers, in STABLE */
-#define LANE_PAGES        1024u     /* of the pool, for each lane: its newcomers should be some */
-#define CLOCKS_DIFFER     (4 * LOT) /* misses by which ages of pages of different sessions may be wrong */
-#define MISSES_WORKED_OFF 2u        /* misses in a log that make it worth it: the modes should follow soon */
+#define FEW_SHARE         100u /* of the pool are newcomers, in STABLE */
+#define LANE_PAGES        64u  /* of the pool, for each lane */
+#define CLOCKS_DIFFER     128u /* misses by which ages in two lanes may be wrong, at the most: lots, and clocks */
+#define MISSES_WORKED_OFF 2u   /* misses in a log that make it worth it: the modes should follow soon */
 
 /* ---- sizes ---- */
 
@@ -50,6 +50,7 @@ int bpi_policy_open(struct policy *p, uint32_t frames, const struct policy_sizes
     p->quarter = frames / 4 ? frames / 4 : 1;
     p->mode = mode;
     p->lanes_max = between(frames / LANE_PAGES, 1, LANES_MAX);
+    p->differ = between(frames / 64, 1, CLOCKS_DIFFER);
     atomic_store_explicit(&p->lanes, 1, memory_order_relaxed);
     pthread_mutex_init(&p->lock, NULL);
     atomic_store_explicit(&p->recent, mode == BP_POLICY_RECENT, memory_order_relaxed);
@@ -189,7 +190,7 @@ static unsigned choose(const struct seat *t, struct search *h, enum queue_name q
         return mine ? t->lane : LANES_MAX;
     if (other != t->lane && is_left(t, h, other, q)) {
         age = mine ? age_of(t, t->lane, q) : 0;
-        if (!mine || age_of(t, other, q) > age + age / 8 + (CLOCKS_DIFFER >> t->policy->clock_shift) + 1)
+        if (!mine || age_of(t, other, q) > age + age / 8 + t->policy->differ)
             return other;
     }
     for (other = 0; !mine && other < lanes(t); other++)

@@ -25,8 +25,7 @@
  * Lanes. Each queue is several, one for each session as far as there are enough: a session puts pages into its own lane
  * and takes victims from there, as long as what is oldest there is about as old as what is oldest elsewhere. So sessions
  * that read different pages evict what they have read themselves, which their processors still know, and meet nobody;
- * and what one has left behind goes in its turn, whoever it was. One session has one lane, and exact queues. Small pools
- * have one lane, too.
+ * and what one has left behind goes in its turn, whoever it was. One session has one lane, and exact queues.
  *
  * One struct policy for each node; pages are at home where their frame was asked for.
  */
@@ -66,6 +65,7 @@ struct policy {
     uint32_t sample_limit; /* hashes below are logged */
     enum bp_policy mode;   /* AUTO: the duel decides */
     unsigned lanes_max;
+    uint32_t differ; /* misses (ticks are as long or longer) that make no difference between lanes */
 
     /* read by every miss */
     _Alignas(64) _Atomic unsigned lanes; /* that ever had a session */
