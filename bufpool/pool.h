@@ -460,7 +460,13 @@ uint8_t bpi_channel_register(struct channel *, unsigned slab);
 uint8_t bpi_channel_register_file(struct channel *, const bp_file *);
 /* A file of which no read is under way, nor will be: no channel keeps it any more. */
 void bpi_channels_forget_file(bp_pool *, const bp_file *);
+/* A read into a registered slab failed for that reason: reads into this one are plain from now on. */
 void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
+/*
+ * A slab that drains: no channel has it registered any more. Reads that are queued or under way are not disturbed (one that
+ * names the slot in vain is made again, plain). 0, or what the first ring answered that could not let go; retry.
+ */
+int bpi_channels_unregister(bp_pool *, unsigned slab);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
  * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be
