@@ -14,10 +14,10 @@
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
- *   trace.c    recording what is asked for
+ *   damage.c   pages that cannot be read   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
- * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock with none inside. No lock is held while anything
+ * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
  * waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
@@ -29,6 +29,7 @@
 #include <sys/types.h>
 
 #include "bufpool/bufpool.h"
+#include "bufpool/damage.h"
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
@@ -122,9 +123,10 @@ struct bp_file {
     struct index index;
     bp_pool *pool;
     struct io_file io;
-    unsigned order; /* extents that misses read */
-    unsigned opens; /* under pool.lock; 0: the slot is free */
-    bool closing;   /* under pool.lock: who opens the same file now gets another slot */
+    unsigned order;           /* extents that misses read */
+    unsigned opens;           /* under pool.lock; 0: the slot is free */
+    _Atomic uint32_t damaged; /* records of it: damage.h; written under damage.lock */
+    bool closing;             /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
     /* of bp_file_options */
     void *ctx;
@@ -262,6 +264,8 @@ struct bp_pool {
     uint64_t watchdog_next_ns;            /* no diagnostic line before this */
     _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
 
+    struct damage damage;
+
     struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
@@ -291,6 +295,12 @@ static inline void file_grew(bp_file *file, uint64_t pages)
 static inline void file_shrank(bp_file *file, uint64_t pages)
 {
     atomic_fetch_sub_explicit(&file->resident, pages, memory_order_relaxed);
+}
+
+/* Is anything known of pages that cannot be read? relaxed: who reads an old value tries once more, or once in vain */
+static inline bool file_is_damaged(const bp_file *file)
+{
+    return unlikely(atomic_load_explicit(&file->damaged, memory_order_relaxed) != 0);
 }
 
 /* Has the file all that its ceiling allows? */
