@@ -187,46 +187,47 @@ struct bp_cap {
 BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
-#define BP_STATS_TABLE(X)                                                                      \
-    X(hits, "requests", COUNTER, "page requests answered from memory")                         \
-    X(misses, "requests", COUNTER, "page requests that started a read")                        \
-    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")    \
-    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")      \
-    X(evictions, "extents", COUNTER, "extents evicted")                                        \
-    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                       \
-    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")               \
-    X(reads, "reads", COUNTER, "reads answered by the device")                                 \
-    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                              \
-    X(read_errors, "reads", COUNTER, "reads that failed")                                      \
-    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer") \
-    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                     \
-    X(busy, "requests", COUNTER, "requests that ended at the deadline")                        \
-    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                \
-    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
-    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
-    X(frames_total, "frames", GAUGE, "frames this pool can have")                              \
-    X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
-    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
-    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited") \
-    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                     \
-    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")          \
-    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                 \
-    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                            \
-    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                     \
-    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")               \
-    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                       \
-    X(sessions, "sessions", GAUGE, "sessions open")                                            \
-    X(files, "files", GAUGE, "files open")                                                     \
-    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                          \
-    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")   \
-    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                      \
-    X(whatif_2, "ppm", GAUGE, "for twice as many")                                             \
-    X(whatif_4, "ppm", GAUGE, "for four times as many")                                        \
-    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                       \
-    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                \
-    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")          \
-    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
+#define BP_STATS_TABLE(X)                                                                           \
+    X(hits, "requests", COUNTER, "page requests answered from memory")                              \
+    X(misses, "requests", COUNTER, "page requests that started a read")                             \
+    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")         \
+    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")           \
+    X(evictions, "extents", COUNTER, "extents evicted")                                             \
+    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                            \
+    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")                    \
+    X(reads, "reads", COUNTER, "reads answered by the device")                                      \
+    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                                   \
+    X(read_errors, "reads", COUNTER, "reads that failed")                                           \
+    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer")      \
+    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                          \
+    X(busy, "requests", COUNTER, "requests that ended at the deadline")                             \
+    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                     \
+    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                     \
+    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                               \
+    X(memory_index, "bytes", GAUGE, "index nodes in use")                                           \
+    X(frames_total, "frames", GAUGE, "frames this pool can have")                                   \
+    X(frames_populated, "frames", GAUGE, "frames that have memory")                                 \
+    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                           \
+    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited")      \
+    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                          \
+    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")               \
+    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                      \
+    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                                 \
+    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                          \
+    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")                    \
+    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                            \
+    X(sessions, "sessions", GAUGE, "sessions open")                                                 \
+    X(files, "files", GAUGE, "files open")                                                          \
+    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                               \
+    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")        \
+    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                           \
+    X(whatif_2, "ppm", GAUGE, "for twice as many")                                                  \
+    X(whatif_4, "ppm", GAUGE, "for four times as many")                                             \
+    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                            \
+    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                     \
+    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")               \
+    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while") \
+    X(reads_ahead, "extents", COUNTER, "extents whose read was started before anybody asked for them")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
@@ -365,6 +366,15 @@ struct bp_file_options {
      * not call the pool. NULL: none.
      */
     int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
+    /*
+     * Streams are read ahead in extents that grow with them, up to this size (4 KiB times a power of two, up to 2 MiB and
+     * a sixteenth of the pool, and not below extent_bytes; smaller ones where it does not fit). The pages of an extent are
+     * latched and evicted together: for a file whose pages are changed, choose extent_bytes. 0: 2 MiB.
+     */
+    uint32_t stream_bytes;
+    /* Find streams among what is asked for, and read ahead of them. BP_OFF: only what calls ask for as a range, or scan.
+       In a pool of BP_IO_NULL it is off unless BP_ON. */
+    enum bp_choice readahead;
 };
 
 /*

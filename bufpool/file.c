@@ -39,8 +39,14 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
                       bytes, pool->frames_total);
         return -EINVAL;
     }
-    if ((unsigned)o->direct > BP_OFF) {
-        bpi_error_set(o->error, -EINVAL, "direct is none of the values of its enum");
+    if (o->stream_bytes && (o->stream_bytes < bytes || o->stream_bytes & (o->stream_bytes - 1) ||
+                            o->stream_bytes > BP_PAGE_SIZE << BP_ORDER_MAX)) {
+        bpi_error_set(o->error, -EINVAL, "stream_bytes %u is not a power of two from extent_bytes (%u) to %u",
+                      o->stream_bytes, bytes, BP_PAGE_SIZE << BP_ORDER_MAX);
+        return -EINVAL;
+    }
+    if ((unsigned)o->direct > BP_OFF || (unsigned)o->readahead > BP_OFF) {
+        bpi_error_set(o->error, -EINVAL, "direct or readahead is none of the values of its enum");
         return -EINVAL;
     }
     if ((pool->options.io == BP_IO_NULL) != (o->null_bytes != 0) || o->null_bytes % BP_PAGE_SIZE ||
@@ -50,6 +56,17 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
         return -EINVAL;
     }
     return 0;
+}
+
+/* Of what streams may be read in; 0 is as large as can be. */
+static unsigned stream_order(const bp_pool *pool, unsigned order, const struct bp_file_options *o)
+{
+    uint32_t bytes = o->stream_bytes ? o->stream_bytes : BP_PAGE_SIZE << BP_ORDER_MAX;
+    unsigned most = (unsigned)__builtin_ctz(bytes) - BP_PAGE_SHIFT;
+
+    while (most > order && 1u << most > pool->frames_total / EXTENT_SHARE)
+        most--;
+    return most > order ? most : order;
 }
 
 /* An open file that is the same one, and a slot that could be used. Under pool.lock. */
@@ -81,6 +98,9 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->io = *io;
     file->order = order;
     file->opens = 1;
+    file->stream_order = stream_order(file->pool, order, o);
+    file->readahead = o->readahead;
+    file->finds_streams = o->readahead == BP_ON || (o->readahead == BP_TRY && !io->null_bytes);
     file->direct = o->direct;
     file->ctx = o->ctx;
     file->verify = o->verify;
@@ -88,6 +108,8 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&file->resident, 0, memory_order_relaxed);
     atomic_store_explicit(&file->own_at, 0, memory_order_relaxed);
+    for (unsigned i = 0; i < AHEAD_STREAMS; i++)
+        atomic_store_explicit(&file->stream[i].next, 0, memory_order_relaxed);
 }
 
 /* Find or make the bp_file. Takes io over where it is new. Under pool.lock. */
@@ -99,7 +121,8 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
 
     if (file) {
         bpi_io_file_close(io);
-        if (file->order != order || file->direct != o->direct || file->verify != o->verify || file->ctx != o->ctx) {
+        if (file->order != order || file->stream_order != stream_order(pool, order, o) || file->direct != o->direct ||
+            file->readahead != o->readahead || file->verify != o->verify || file->ctx != o->ctx) {
             bpi_error_set(o->error, -EEXIST, "%s is open in this pool with other options", path);
             return -EEXIST;
         }
