@@ -3,9 +3,9 @@ file(READ ${FROM} hex HEX)
 string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
 file(WRITE ${TO} "#include <stddef.h>
-extern const char ${NAME}[];
+extern const unsigned char ${NAME}[];
 extern const size_t ${NAME}_bytes;
-const char ${NAME}[] = {
+const unsigned char ${NAME}[] = {
 ${hex}
 };
 const size_t ${NAME}_bytes = sizeof(${NAME});

@@ -116,7 +116,7 @@ static void go(struct client *client, const struct query *query)
     else if (!strcmp(path, "/map"))
         map_respond(client, query);
     else if (!strcmp(path, "/"))
-        respond_text(client, "text/html; charset=utf-8", page_html, page_html_bytes);
+        respond_text(client, "text/html; charset=utf-8", (const char *)page_html, page_html_bytes);
     else
         respond_error(client, HTTP_STATUS_NOT_FOUND, "", NULL);
 }

@@ -103,7 +103,7 @@ void stats_metrics(struct serve_server *, struct text *);
 
 /* ---- page.html, by way of the build ---- */
 
-extern const char page_html[];
+extern const unsigned char page_html[];
 extern const size_t page_html_bytes;
 
 #endif

@@ -14,6 +14,11 @@
 
 /* ---- the server's own ---- */
 
+static uint64_t uptime_ms(const struct serve_server *server)
+{
+    return (uint64_t)(serve_clock_ms() - server->started_ms);
+}
+
 struct item {
     const char *name;
     bool counter; /* else a gauge */
@@ -34,7 +39,6 @@ static unsigned server_items(struct serve_server *server, struct item item[ITEMS
     {                              \
         name, true, text, value    \
     }
-    GAUGE("uptime_ms", "milliseconds since the start", (uint64_t)(serve_clock_ms() - server->started_ms));
     GAUGE("threads", "event loops", server->workers);
     GAUGE("clients", "connections open", serve_clients(server));
     GAUGE("clients_max", "connections allowed", server->options.clients_max);
@@ -135,21 +139,29 @@ void stats_json(struct serve_server *server, struct text *json)
     text_puts(json, ",\n");
     caps_json(server, json);
     text_puts(json, ",\n  \"server\": {");
+    json_number(json, "", "uptime_ms", uptime_ms(server));
     for (unsigned i = 0; i < count; i++)
-        json_number(json, i ? "," : "", item[i].name, item[i].value);
+        json_number(json, ",", item[i].name, item[i].value);
     text_puts(json, "\n  }\n}\n");
 }
 
 /* ---- Prometheus ---- */
 
-/* Lines that say what a metric is: one that counts ends in _total, one in bytes says so. Leaves its name in `full`. */
+/*
+ * Lines that say what a metric is: one that counts ends in _total, and no other, one in bytes says so. Leaves its name
+ * in `full`.
+ */
 static void metric_begin(struct text *out, const char *prefix, const char *name, const char *unit, bool counter,
                          const char *help, char full[128])
 {
+    static const char total[] = "_total";
     bool has_unit = !unit || strstr(name, unit) || (strcmp(unit, "bytes") != 0 && strcmp(unit, "ppm") != 0);
+    size_t bytes = strlen(name), ending = sizeof(total) - 1;
 
-    snprintf(full, 128, "%s_%s%s%s%s", prefix, name, has_unit ? "" : "_", has_unit ? "" : unit,
-             counter ? "_total" : "");
+    if (bytes > ending && !strcmp(name + bytes - ending, total))
+        bytes -= ending;
+    snprintf(full, 128, "%s_%.*s%s%s%s", prefix, (int)bytes, name, has_unit ? "" : "_", has_unit ? "" : unit,
+             counter ? total : "");
     text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", full, help, full, counter ? "counter" : "gauge");
 }
 
@@ -231,6 +243,7 @@ void stats_metrics(struct serve_server *server, struct text *out)
     }
     files_metrics(server, out);
     caps_metrics(server, out);
+    metric(out, "scan_server", "uptime_seconds", NULL, false, "seconds since the start", uptime_ms(server) / 1000);
     for (unsigned i = 0; i < count; i++)
         metric(out, "scan_server", item[i].name, NULL, item[i].counter, item[i].text, item[i].value);
 }
