@@ -2,14 +2,14 @@
 /*
  * /scan: the client's side of a scan in the background (job.h). Its lines are sent as they come, in chunks.
  *
- *   /scan?op=count [&byte=10]               [&from=BYTE] [&to=BYTE] [&file=NAME]
+ *   /scan?op=count [&byte=10]               [&from=BYTE] [&to=BYTE] [&file=NAME] [&reread=1]
  *   /scan?op=sum                            from: a multiple of 8
  *   /scan?op=crc32c
  *   /scan?op=grep&pattern=TEXT [&limit=100]
  *
  * `from` is the first byte, `to` the one behind the last (and the file's end if it is larger or missing). Twenty lines
  * {"progress": ...}, for grep among them {"match": OFFSET} up to the limit, and one with the result; or one {"error": ...}
- * that names the page, and then no result.
+ * that names the page, and then no result. A page that could not be read is not tried again for a while; reread=1 tries.
  */
 #include "scan-server/scan.h"
 
@@ -56,13 +56,13 @@ static bool read_op(const struct query *query, struct op *op, uint64_t *found_ma
 static bool read_order(struct client *client, const struct query *query, struct job_order *order, char *why,
                        size_t size)
 {
-    static const char *const known[] = {"op", "byte", "pattern", "limit", "from", "to", "file", NULL};
+    static const char *const known[] = {"op", "byte", "pattern", "limit", "from", "to", "file", "reread", NULL};
     const char *unknown = query_unknown(query, known);
-    uint64_t bytes;
+    uint64_t bytes, reread;
     int code;
 
     if (unknown) {
-        snprintf(why, size, "op, byte, pattern, limit, from, to and file can be given, and nothing else");
+        snprintf(why, size, "op, byte, pattern, limit, from, to, file and reread can be given, and nothing else");
         return false;
     }
     order->file = respond_file(client, query_value(query, "file"));
@@ -82,6 +82,11 @@ static bool read_order(struct client *client, const struct query *query, struct 
         snprintf(why, size, "from and to must be numbers of bytes");
         return false;
     }
+    if (!query_number(query, "reread", 1, 0, &reread)) {
+        snprintf(why, size, "reread must be 0 or 1");
+        return false;
+    }
+    order->reread = reread != 0;
     order->to = order->to < bytes ? order->to : bytes;
     if (order->from > order->to) {
         snprintf(why, size, "from must not lie behind to, nor behind the end of the file, which has %llu bytes",

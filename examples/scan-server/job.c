@@ -216,9 +216,13 @@ static bool run(struct job *job, bp_session *session, uint64_t *bytes)
     op_begin(&order->op);
     order->op.found = found_place;
     order->op.ctx = job;
-    if (!whole)
-        pass.code = bp_scan_open(session, order->file->file, order->from / BP_PAGE_SIZE, (order->to - 1) / BP_PAGE_SIZE,
-                                 0, &scan);
+    if (!whole) {
+        uint64_t first = order->from / BP_PAGE_SIZE, last = (order->to - 1) / BP_PAGE_SIZE;
+
+        if (order->reread && bp_reread(session, order->file->file, first, last - first + 1))
+            whole = false; /* if one is still bad, the scan comes to it and says so */
+        pass.code = bp_scan_open(session, order->file->file, first, last, 0, &scan);
+    }
     if (!pass.code)
         whole = pass_through(&pass, scan);
     if (pass.code && pass.code != BP_EOF)

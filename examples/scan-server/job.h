@@ -24,6 +24,7 @@ struct job_order {
     const struct serve_file *file;
     uint64_t from, to;  /* bytes, within the file */
     uint64_t found_max; /* places listed */
+    bool reread;        /* pages known to be bad: try them again */
     struct op op;
 };
 

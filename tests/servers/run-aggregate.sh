@@ -110,7 +110,7 @@ get "$url/scan?op=crc32c" >"$work/out"
 check "EIO: a line that names the page" grep -q '^{"error": "EIO", "page": 976, "offset": 3997696, "text": "[^"]*page 976[^"]*"}$' "$work/out"
 same "EIO: progress up to there, and no result" "6 1" "$(grep -c '"progress"' "$work/out") $(grep -v -c '"progress"' "$work/out")"
 device
-check "when the device is well again, a result" grep -q '"crc32c"' <(scan op=crc32c)
+check "when the device is well again, a result" grep -q '"crc32c"' <(scan 'op=crc32c&reread=1')
 
 device slow 0 $bytes 40
 curl -sS "$url/scan?op=count" >"$work/out" &
