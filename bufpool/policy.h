@@ -75,8 +75,9 @@ struct basket {
 struct seat {
     struct policy *policy;
     struct basket basket[QUEUES];
-    uint32_t misses;   /* not yet in the clock */
-    uint32_t examined; /* entries looked at since the session counted them */
+    uint32_t misses;    /* not yet in the clock */
+    uint32_t examined;  /* entries looked at since the session counted them */
+    uint32_t dirty_met; /* of these, cold ones that have to be written first */
 
     uint32_t logged, logged_misses;
     struct {
