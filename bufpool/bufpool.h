@@ -51,6 +51,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h> /* struct iovec */
 
 #ifdef __cplusplus
 extern "C" {
@@ -191,56 +192,57 @@ struct bp_cap {
 BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
-#define BP_STATS_TABLE(X)                                                                          \
-    X(hits, "requests", COUNTER, "page requests answered from memory")                             \
-    X(misses, "requests", COUNTER, "page requests that started a read")                            \
-    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")        \
-    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")          \
-    X(evictions, "extents", COUNTER, "extents evicted")                                            \
-    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                           \
-    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")                   \
-    X(reads, "reads", COUNTER, "reads answered by the device")                                     \
-    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                                  \
-    X(read_errors, "reads", COUNTER, "reads that failed")                                          \
-    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer")     \
-    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                         \
-    X(busy, "requests", COUNTER, "requests that ended at the deadline")                            \
-    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                    \
-    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                    \
-    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                              \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                          \
-    X(frames_total, "frames", GAUGE, "frames this pool can have")                                  \
-    X(frames_populated, "frames", GAUGE, "frames that have memory")                                \
-    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                          \
-    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited")     \
-    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                         \
-    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")              \
-    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                     \
-    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                                \
-    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                         \
-    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")                   \
-    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                           \
-    X(sessions, "sessions", GAUGE, "sessions open")                                                \
-    X(files, "files", GAUGE, "files open")                                                         \
-    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                              \
-    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")       \
-    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                          \
-    X(whatif_2, "ppm", GAUGE, "for twice as many")                                                 \
-    X(whatif_4, "ppm", GAUGE, "for four times as many")                                            \
-    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                           \
-    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                    \
-    X(creates, "extents", COUNTER, "extents made without a read")                                  \
-    X(writes, "writes", COUNTER, "writes answered by the device")                                  \
-    X(write_bytes, "bytes", COUNTER, "bytes written to the device")                                \
-    X(write_extents, "extents", COUNTER, "extents written; of neighbours, several with one write") \
-    X(write_stale, "extents", COUNTER, "of these, still dirty: changed again meanwhile")           \
-    X(write_errors, "writes", COUNTER, "writes that failed, after their retries")                  \
-    X(write_retries, "writes", COUNTER, "writes tried again, or continued after a short answer")   \
-    X(write_asked, "requests", COUNTER, "times eviction met nothing but what had to be written")   \
-    X(log_flushes, "calls", COUNTER, "calls of flush_log")                                         \
-    X(log_errors, "calls", COUNTER, "of these, failed")                                            \
-    X(syncs, "syncs", COUNTER, "syncs answered by the device; several callers share one")          \
-    X(sync_errors, "syncs", COUNTER, "of these, failed")                                           \
+#define BP_STATS_TABLE(X)                                                                      \
+    X(hits, "requests", COUNTER, "page requests answered from memory")                         \
+    X(misses, "requests", COUNTER, "page requests that started a read")                        \
+    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")    \
+    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")      \
+    X(evictions, "extents", COUNTER, "extents evicted")                                        \
+    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                       \
+    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")               \
+    X(reads, "reads", COUNTER, "reads answered by the device")                                 \
+    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                              \
+    X(read_errors, "reads", COUNTER, "reads that failed")                                      \
+    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer") \
+    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                     \
+    X(busy, "requests", COUNTER, "requests that ended at the deadline")                        \
+    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                \
+    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
+    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
+    X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
+    X(frames_total, "frames", GAUGE, "frames this pool can have")                              \
+    X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
+    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
+    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited") \
+    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                     \
+    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")          \
+    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                 \
+    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                            \
+    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                     \
+    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")               \
+    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                       \
+    X(sessions, "sessions", GAUGE, "sessions open")                                            \
+    X(files, "files", GAUGE, "files open")                                                     \
+    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                          \
+    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")   \
+    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                      \
+    X(whatif_2, "ppm", GAUGE, "for twice as many")                                             \
+    X(whatif_4, "ppm", GAUGE, "for four times as many")                                        \
+    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                       \
+    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                \
+    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")          \
+    X(creates, "extents", COUNTER, "extents made without a read")                              \
+    X(writes, "writes", COUNTER, "writes answered by the device")                              \
+    X(write_bytes, "bytes", COUNTER, "bytes written to the device")                            \
+    X(write_extents, "extents", COUNTER, "extents written, alone or with neighbours")          \
+    X(write_stale, "extents", COUNTER, "of these, changed again meanwhile, and still dirty")   \
+    X(write_errors, "writes", COUNTER, "writes that failed, after their retries")              \
+    X(write_retries, "writes", COUNTER, "writes tried again, or continued")                    \
+    X(write_asked, "requests", COUNTER, "times eviction asked for writes")                     \
+    X(log_flushes, "calls", COUNTER, "calls of flush_log")                                     \
+    X(log_errors, "calls", COUNTER, "of these, failed")                                        \
+    X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
+    X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")
 
 struct bp_stats {
@@ -372,6 +374,14 @@ struct bp_file_options {
     uint64_t null_bytes; /* in a pool of BP_IO_NULL, and only there: the size of a file that does not exist, a multiple
                             of 4 KiB up to 2^63 bytes. The path is just a name, each open is another file, its reads
                             end at once, and what its pages hold is not defined */
+    void *ctx;           /* for the callbacks */
+    /*
+     * Is this page what it should be? Called once for each page that a read has brought, before anybody sees it: 0, or a
+     * negative errno (EBADMSG, say), which is then the outcome of the page's read. bytes: of the page that lie inside the
+     * file; behind them it is zero. On whichever thread completes the read, several at a time: it must be quick, and must
+     * not call the pool. NULL: none.
+     */
+    int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
 
     /* For writing; see there. All of these must be the same in every open of the file. */
     bool write;  /* open for reading and writing; without it nothing of the file is ever written */
@@ -384,7 +394,6 @@ struct bp_file_options {
     int (*flush_log)(void *ctx, uint64_t lsn);
     /* Called for each page that is about to be written, on a copy (for a checksum in the page, say). NULL: none */
     void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
-    void *ctx; /* for the callbacks */
 };
 
 /*
@@ -684,6 +693,43 @@ BP_API int bp_session_fd(bp_session *);
  * read together. *done gets the bytes copied, also on an error; fewer than len with result 0 means the end of the file.
  */
 BP_API BP_NODISCARD int bp_copy_out(bp_session *, bp_file *, uint64_t offset, size_t len, void *to, size_t *done);
+
+/*
+ * Map: bytes of a file where they lie in memory, for writev, sendmsg and their like, without copying them.
+ *
+ *     struct iovec iov[16];
+ *     struct bp_map map;
+ *     rc = bp_map_range(session, file, offset, len, 0, iov, 16, &map);
+ *     if (!rc && map.bytes)
+ *         writev(fd, iov, (int)map.count);
+ *     bp_unmap(&map);
+ *
+ * From offset on, any alignment: map.bytes of them in map.count iovecs. May be fewer than len, also in the middle of the
+ * file: for lack of iovecs, behind BP_MAP_EXTENTS extents, or because the rest could not be had at once; go on behind
+ * them with another map. 0 bytes with result 0: the end of the file.
+ *
+ * The memory stays as it is until bp_unmap, also while a kernel is sending from it: nobody changes or evicts it. The iovecs
+ * are the caller's own and may be changed. Maps are independent of each other, and may lie over the same pages; each
+ * pins its extents, and a pool full of pinned ones has no room for others. Read only.
+ *
+ * Reads what is missing, and waits for it. BP_MAP_NOWAIT: never waits, but starts the reads: EAGAIN says that the first
+ * byte is not there yet, and bp_get_start() of its page tells when. Other errors as bp_get, of the first page.
+ */
+#define BP_MAP_NOWAIT  1u
+#define BP_MAP_EXTENTS 64u
+
+struct bp_map {
+    size_t bytes;
+    unsigned count;
+    unsigned extents; /* the rest is the library's */
+    bp_session *session;
+    uint32_t head[BP_MAP_EXTENTS];
+};
+
+BP_API BP_NODISCARD int bp_map_range(bp_session *, bp_file *, uint64_t offset, size_t len, unsigned flags,
+                                     struct iovec[], unsigned n, struct bp_map *);
+/* Also after an error, and again: then there is nothing to give back. As bp_put, it belongs to the session's thread. */
+BP_API void bp_unmap(struct bp_map *);
 
 /*
  * Ask for pages that will be wanted soon: reads of what is missing are started, as many as can be had without

@@ -10,9 +10,9 @@
  *   3  unbind: the version moves, views and hints of it fail from now on                            T11
  *   4  keep the frames for whoever asked, the rest goes home to the buddy
  *
- * Who wants a larger extent gets one of that size if it is the turn of one, or what became contiguous by chance;
- * failing that, blocks of its size are looked at one after the other, wherever they lie, and one goes when all that
- * lies in it is cold.
+ * Who wants a larger extent gets one of that size if it is the turn of one, or what became contiguous by chance, or a
+ * block that is emptied by moving what lies in it (compact.c); failing that, blocks of its size are looked at one after
+ * the other, wherever they lie, and one goes when all that lies in it is cold.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -209,12 +209,12 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
 
 /*
  * By the policy, until what was wanted is found, or searches through all there is found nothing that could ever go, or
- * for larger extents until pages for two of them went and left no block.
+ * for larger extents until as many pages went and left no block.
  */
 static bool hunt_queues(struct hunt *h, uint32_t *frame)
 {
     uint32_t wanted = h->order ? 1u << h->order : batch_of(h->s->pool);
-    uint32_t enough = h->order ? 2 * wanted : UINT32_MAX;
+    uint32_t enough = h->order ? wanted : UINT32_MAX;
     bool over = false;
 
     for (unsigned round = 0; round < SWEEPS_MAX && !over; round++) {
@@ -324,9 +324,11 @@ static bool hunt(struct hunt *h, uint32_t *frame)
     h->block = FRAME_NONE;
     seat->examined = seat->dirty_met = 0;
     h->floors = atomic_load_explicit(&h->s->pool->floors, memory_order_relaxed) != 0;
-    over = hunt_queues(h, frame);
+    over = h->order && bpi_compact(h->s, h->order, frame); /* enough is free, in pieces */
+    if (!over)
+        over = hunt_queues(h, frame);
     if (!over && h->order)
-        over = hunt_blocks(h, frame);
+        over = bpi_compact(h->s, h->order, frame) || hunt_blocks(h, frame);
     if (!over && h->floors) { /* nothing but what was to be spared */
         h->floors = false;
         over = hunt_queues(h, frame);

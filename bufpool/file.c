@@ -12,7 +12,8 @@
 #define FLOORS_SHARE    8  /* all files' floors leave this part of the pool free */
 #define CEILING_EXTENTS 16 /* the least ceiling */
 #define DROP_WAIT_NS    (100 * NS_PER_MS)
-#define EVICT_WAIT_NS   (20 * NS_PER_MS) /* an eviction takes less, unless its thread has no CPU */
+#define PINS_WAIT_NS    (20 * NS_PER_MS)   /* for pins that are on their way back */
+#define LATCH_WAIT_NS   (2000 * NS_PER_MS) /* for latches: an eviction takes microseconds, unless its thread has no CPU */
 
 /* ---- opening ---- */
 
@@ -82,7 +83,6 @@ static void set_up_writing(bp_file *file, const struct bp_file_options *o)
     file->write = o->write;
     file->flush_log = o->flush_log;
     file->seal = o->seal;
-    file->ctx = o->ctx;
     atomic_store_explicit(&file->end, 0, memory_order_relaxed);
     atomic_store_explicit(&file->abandoned, false, memory_order_relaxed);
     atomic_store_explicit(&file->failed, 0, memory_order_relaxed);
@@ -95,7 +95,7 @@ static void set_up_writing(bp_file *file, const struct bp_file_options *o)
 static bool same_options(const bp_file *file, const struct bp_file_options *o, unsigned order)
 {
     return file->order == order && file->direct == o->direct && file->write == o->write &&
-           file->flush_log == o->flush_log && file->seal == o->seal && file->ctx == o->ctx;
+           file->flush_log == o->flush_log && file->seal == o->seal && file->verify == o->verify && file->ctx == o->ctx;
 }
 
 static void set_up(bp_file *file, unsigned slot, const char *path, unsigned order, const struct io_file *io,
@@ -109,6 +109,8 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->order = order;
     file->opens = 1;
     file->direct = o->direct;
+    file->ctx = o->ctx;
+    file->verify = o->verify;
     memcpy(file->name, tail, strlen(tail) + 1);
     atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&file->resident, 0, memory_order_relaxed);
@@ -328,20 +330,33 @@ uint64_t bp_file_resident(const bp_file *file)
 
 /* ---- closing ---- */
 
-/* Refs on the file's extents, counted once per extent; reads under way do not count. */
-static uint64_t count_pinned(bp_file *file)
+struct held {
+    uint64_t pinned;  /* extents with refs, or in a leaf that a run holds */
+    uint64_t latched; /* exclusively: by a ref, or by an evictor, which cannot be told apart */
+};
+
+/*
+ * What is held of the file, counted once per extent; reads under way do not count. An evictor may have been faster, and
+ * the frame be another file's by now (R1).
+ */
+static struct held count_held(bp_file *file)
 {
     bp_pool *pool = file->pool;
-    uint64_t pinned = 0;
+    struct held held = {0};
     struct index_item item;
 
     for (uint64_t page = 0; bpi_index_next(&file->index, page, &item); page = item.page + (1ull << item.order)) {
-        uint64_t seen = frame_load(&pool->frame[item.frame]);
+        uint64_t seen;
+        uint32_t head = frame_head(pool->frame, item.frame, &seen);
 
-        pinned += !(seen & FRAME_READING) && ((seen & FRAME_PINS) || ((seen & FRAME_EXCL) && !(seen & FRAME_TAIL)) ||
-                                              index_is_held(&file->index, item.page));
+        if (!(seen & FRAME_BOUND) || (seen & FRAME_READING) || frame_id(&pool->frame[head]) != (file->id | item.page))
+            continue;
+        if ((seen & FRAME_PINS) || index_is_held(&file->index, item.page))
+            held.pinned++;
+        else if (seen & FRAME_EXCL)
+            held.latched++;
     }
-    return pinned;
+    return held;
 }
 
 /* See reads end that nobody waits for. */
@@ -381,18 +396,21 @@ bool bpi_extent_drop(bp_file *file, const struct index_item *item, bool dirty)
     return take_out(file, head, seen);
 }
 
-/* The same after a little while if need be: evictors' latches end by themselves, and look the same. */
-static uint64_t count_held(bp_file *file)
+/* How many extents are held for good: after a while, if need be, since evictors' latches end by themselves. */
+static uint64_t await_held(bp_file *file)
 {
-    uint64_t until = bpi_now_ns() + EVICT_WAIT_NS;
-    uint64_t pinned = count_pinned(file);
+    uint64_t now = bpi_now_ns();
+    uint64_t pins_until = now + PINS_WAIT_NS;
+    uint64_t latches_until = now + (LATCH_WAIT_NS < file->pool->wait_ns ? LATCH_WAIT_NS : file->pool->wait_ns);
+    struct held held = count_held(file);
     _Atomic uint32_t nobody = 0;
 
-    while (pinned && bpi_now_ns() < until) {
-        bpi_futex_wait(&nobody, 0, bpi_now_ns() + NS_PER_MS / 4);
-        pinned = count_pinned(file);
+    while ((held.pinned && now < pins_until) || (!held.pinned && held.latched && now < latches_until)) {
+        bpi_futex_wait(&nobody, 0, now + NS_PER_MS / 4);
+        held = count_held(file);
+        now = bpi_now_ns();
     }
-    return pinned;
+    return held.pinned + held.latched;
 }
 
 int bpi_file_drop(bp_file *file, uint64_t *pinned)
@@ -401,13 +419,13 @@ int bpi_file_drop(bp_file *file, uint64_t *pinned)
     struct index_item item;
     uint64_t page = 0;
 
-    *pinned = count_held(file);
+    *pinned = await_held(file);
     if (*pinned)
         return -EBUSY;
     while (bpi_index_next(&file->index, page, &item)) {
         page = item.page; /* what lies before is shadows only, and may be long */
         if (!bpi_extent_drop(file, &item, true) && bpi_now_ns() > deadline) {
-            *pinned = count_pinned(file);
+            *pinned = await_held(file);
             return *pinned ? -EBUSY : -ETIMEDOUT;
         }
     }
@@ -433,7 +451,7 @@ int bp_file_close(bp_file *file, struct bp_error *error)
     pthread_mutex_unlock(&pool->lock);
     SYNC_POINT("file:closing");
     if (file->write) {
-        pinned = count_held(file);
+        pinned = await_held(file);
         rc = pinned ? -EBUSY : bpi_write_finish(file, error);
     }
     if (!rc)

@@ -36,6 +36,8 @@
  *   frame_warm          heat < full                heat + 1              T13
  *   frame_await         any bound                  WAITERS               T14
  *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
+ *   frame_publish_moved free                       EXCL, no pins         T16 a copy of what is latched elsewhere
+ *   frame_move_done     EXCL                       free for all          T17 the index leads here
  *   frame_publish_new   free                       EXCL|DIRTY            T20
  *   frame_unlock_dirty  EXCL                       DIRTY, version + 1    T21
  *   frame_downgrade     EXCL                       pins 1, version + 1   T22
@@ -71,6 +73,9 @@
 #define FRAME_EXCL        (1ull << 27)
 #define FRAME_VERSION_ONE (1ull << 28)
 #define FRAME_VERSION     (~0ull << 28)
+
+/* What an extent takes along when it moves. */
+#define FRAME_CARRIED (FRAME_HEAT | FRAME_SAMPLED | FRAME_DIRTY)
 
 #define FRAME_NONE UINT32_MAX
 
@@ -158,26 +163,25 @@ static inline uint64_t frame_id(const struct frame *f)
     return atomic_load_explicit(&f->id, memory_order_relaxed);
 }
 
-/* T1 and T20: see there. state: the head's, but for BOUND, EXCL, version and order. */
-static inline void frame_publish_as(struct frame *head, uint64_t id, unsigned order, uint64_t state)
+/*
+ * T1 and T16. The frame is the caller's alone, so these are plain stores (no locked instruction); a reader with a stale
+ * translation sees a free frame until the last one, whose release makes tails and identity visible with it.
+ */
+static inline void frame_publish_as(struct frame *head, uint64_t id, unsigned order, uint64_t bits)
 {
     uint64_t version = atomic_load_explicit(&head->state, memory_order_relaxed) & FRAME_VERSION;
-    uint64_t bits = (uint64_t)order << FRAME_ORDER_SHIFT;
+    uint64_t order_bits = (uint64_t)order << FRAME_ORDER_SHIFT;
 
     assert(!(atomic_load_explicit(&head->state, memory_order_relaxed) & ~FRAME_VERSION));
     for (uint32_t i = 1; i < 1u << order; i++) {
         uint64_t old = atomic_load_explicit(&head[i].state, memory_order_relaxed) & FRAME_VERSION;
-        atomic_store_explicit(&head[i].state, old | FRAME_TAIL | FRAME_EXCL | bits, memory_order_relaxed);
+        atomic_store_explicit(&head[i].state, old | FRAME_TAIL | FRAME_EXCL | order_bits, memory_order_relaxed);
     }
     atomic_store_explicit(&head->id, id, memory_order_relaxed);
-    atomic_store_explicit(&head->state, version | FRAME_BOUND | FRAME_EXCL | bits | state, memory_order_release);
+    atomic_store_explicit(&head->state, version | FRAME_BOUND | FRAME_EXCL | order_bits | bits, memory_order_release);
 }
 
-/*
- * T1. The frame is the caller's alone, so these are plain stores (no locked instruction); a reader with a stale
- * translation sees a free frame until the last one, whose release makes tails and identity visible with it. more: heat
- * and SAMPLED.
- */
+/* T1. more: heat and SAMPLED. */
 static inline void frame_publish(struct frame *head, uint64_t id, unsigned order, uint64_t more)
 {
     frame_publish_as(head, id, order, FRAME_READING | FRAME_PIN | more);
@@ -187,6 +191,27 @@ static inline void frame_publish(struct frame *head, uint64_t id, unsigned order
 static inline void frame_publish_new(struct frame *head, uint64_t id, unsigned order, uint64_t more)
 {
     frame_publish_as(head, id, order, FRAME_DIRTY | more);
+}
+
+/*
+ * T16. Where an extent moves to, its content copied, while the caller has its old frames latched; seen: their word. Who
+ * comes by an old hint finds the latch.
+ */
+static inline void frame_publish_moved(struct frame *head, uint64_t id, uint64_t seen)
+{
+    frame_publish_as(head, id, frame_order(seen), seen & FRAME_CARRIED);
+}
+
+/*
+ * T17. The move is over: in with everybody. The version stays, since nobody can have a view of it yet. release: the
+ * copy is there for everybody who sees EXCL gone. Returns the word before (WAITERS must be woken).
+ */
+static inline uint64_t frame_move_done(struct frame *f)
+{
+    uint64_t before = atomic_fetch_and_explicit(&f->state, ~(FRAME_EXCL | FRAME_WAITERS), memory_order_release);
+
+    assert((before & FRAME_EXCL) && !(before & (FRAME_PINS | FRAME_READING)));
+    return before;
 }
 
 /*

@@ -279,6 +279,22 @@ void bpi_policy_admit(struct seat *t, const struct arrival a[], unsigned n)
     }
 }
 
+/*
+ * Where the old entry is nobody knows: it stays behind, as that of a file that was closed. MAIN is where most pages are
+ * in STABLE; in RECENT it is the last quarter.
+ */
+void bpi_policy_moved(struct seat *t, uint32_t from, uint32_t to, unsigned order)
+{
+    struct policy *p = t->policy;
+    uint8_t none = 0;
+
+    atomic_thread_fence(memory_order_seq_cst); /* published before; see drop() */
+    set_stamp(p, to, stamp_of(p, from));
+    if (atomic_compare_exchange_strong_explicit(&p->cold[to].queued, &none, (uint8_t)(1 + order), memory_order_seq_cst,
+                                                memory_order_seq_cst))
+        put(t, MAIN, to, order);
+}
+
 /* ---- the search ---- */
 
 void bpi_policy_search(struct seat *t, struct search *h)

@@ -120,6 +120,8 @@ void bpi_policy_close(struct policy *);
 
 /* All below but the log: the lock of the session's magazine is held. */
 void bpi_policy_admit(struct seat *, const struct arrival[], unsigned n);
+/* An extent moved: its new head gets an entry of its own and the old one's stamp. Published, and latched by the caller. */
+void bpi_policy_moved(struct seat *, uint32_t from, uint32_t to, unsigned order);
 /* Everything in baskets goes to the queues. */
 void bpi_policy_flush(struct seat *);
 void bpi_policy_search(struct seat *, struct search *);

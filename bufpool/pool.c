@@ -33,7 +33,7 @@
  */
 #define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
 #define QUEUE_BYTES_PER_FRAME 5u
-#define FRAME_BYTES \
+#define FRAME_BYTES                                                                                 \
     (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + \
      INDEX_BYTES_PER_FRAME + QUEUE_BYTES_PER_FRAME)
 #define FRAMES_MIN 16u
@@ -78,7 +78,8 @@ static int check_options(const struct bp_pool_options *o)
     if (o->dirty_target > 90 || o->dirty_trigger > 90 ||
         (o->dirty_target ? o->dirty_target : DIRTY_TARGET_DEFAULT) >
             (o->dirty_trigger ? o->dirty_trigger : DIRTY_TRIGGER_DEFAULT))
-        return refuse(o, -EINVAL, "dirty_target and dirty_trigger are percent, 90 at the most, and the target is the smaller");
+        return refuse(o, -EINVAL,
+                      "dirty_target and dirty_trigger are percent, 90 at the most, and the target is the smaller");
     return 0;
 }
 

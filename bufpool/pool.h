@@ -9,8 +9,10 @@
  *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
+ *   move.c     extents move to other frames    compact.c  so that blocks become whole
  *   dump.c restore.c extents.h   what was in memory, across a restart
- *   copy.c     ranges                         pool.c file.c session.c   opening and closing
+ *   copy.c map.c   ranges; span.c   what is there, pinned
+ *   pool.c file.c session.c   opening and closing
  *   write.c    what the public calls on writing do   writeback.h writeback.c writeout.c   the thread that writes
  *   stats.c    counters, caps                 check.c    invariants on a live pool
  *   trace.c    recording what is asked for
@@ -56,6 +58,7 @@
     X(refaults)             \
     X(evictions)            \
     X(evict_examined)       \
+    X(frames_moved)         \
     X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates)
 
 struct counters {
@@ -126,6 +129,9 @@ struct bp_file {
     unsigned opens; /* under pool.lock; 0: the slot is free */
     bool closing;   /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
+    /* of bp_file_options */
+    void *ctx;
+    int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
     char name[64]; /* end of the path, for texts */
 
     /* written by every miss and eviction: apart from what hits read. Pages */
@@ -137,7 +143,6 @@ struct bp_file {
     _Alignas(LINE) bool write;
     int (*flush_log)(void *ctx, uint64_t lsn);
     void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
-    void *ctx;
     _Atomic uint64_t end;       /* bytes that the file has, or is going to have when all is written */
     _Atomic uint64_t dirty;     /* pages */
     _Atomic bool abandoned;     /* bp_file_abandon */
@@ -584,6 +589,22 @@ static inline void ref_fill(bp_session *s, uint64_t page, enum bp_mode mode, con
     counter_add(&s->refs, 1);
 }
 
+/* ---- span.c ---- */
+struct pinned {
+    uint32_t frame; /* of the page */
+    uint32_t head;  /* of its extent, which has a pin of ours */
+    uint32_t pages; /* from the page to the end of its extent */
+};
+/*
+ * Pin, shared, the extents that are there from page on without a gap, up to the one with `last`, `most` at the most; how
+ * many. Waits for nothing. Each counts as a ref of the session.
+ */
+unsigned bpi_span_pin(bp_session *, const bp_file *, uint64_t page, uint64_t last, unsigned most, struct pinned[]);
+
+/* ---- copy.c ---- */
+/* Where a range of bytes ends: *end is at most the end of the file. 0 or an error, with the session's text. */
+int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t *end);
+
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
 int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
@@ -603,6 +624,21 @@ int bpi_nodes_reserve(bp_session *);
 /* "all 256 frames pinned: ...": who holds what. */
 void bpi_describe_holders(bp_pool *, char *text, size_t size);
 
+/* ---- move.c ---- */
+/*
+ * An extent moves from the frames that begin with head, whose word was `seen`, to as many that begin with `to` and are
+ * the caller's. 0: the old frames are the caller's now; -EAGAIN: somebody has it, or it is not what it was, nothing has
+ * changed. The lock of the session's magazine is held.
+ */
+int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
+
+/* ---- compact.c ---- */
+/*
+ * A free block of this order, by moving what lies in it to other frames that are free; nothing is evicted. false: not
+ * that much is free, or nowhere. The lock of the session's magazine is held.
+ */
+bool bpi_compact(bp_session *, unsigned order, uint32_t *block);
+
 /* ---- turn.c ---- */
 /* Whether this session may take frames now: nobody waits who came before s->since_ns. */
 bool bpi_frame_turn(const bp_session *);
@@ -618,8 +654,12 @@ void bpi_turn_call(bp_pool *);
 /* ---- write.c ---- */
 /* An extent that the caller has latched exclusively is not going to be written: before it is unbound. */
 void bpi_dirty_forget(bp_file *, uint32_t head);
-/* What is dirty of an extent moved to another frame; both are latched exclusively by the caller, who sees to the words. */
-void bpi_dirty_move(bp_pool *, uint32_t from, uint32_t to);
+/*
+ * What is known of the changes of a dirty extent that is copied to other frames: there as well, before the index leads
+ * there. And gone from those that have lost it and were unbound.
+ */
+void bpi_dirty_copy(bp_pool *, uint32_t from, uint32_t to);
+void bpi_dirty_clear(bp_pool *, uint32_t head);
 /* The end of a file as far as its changes go, bytes; 0 if it is not written. */
 static inline uint64_t file_end(const bp_file *file)
 {

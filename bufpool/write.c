@@ -47,19 +47,24 @@ void bpi_dirty_forget(bp_file *file, uint32_t head)
     bp_pool *pool = file->pool;
     uint64_t pages = 1ull << frame_order(frame_forget(&pool->frame[head]));
 
-    atomic_store_explicit(&pool->dirty[head].since, 0, memory_order_relaxed);
+    bpi_dirty_clear(pool, head);
     atomic_fetch_sub_explicit(&file->dirty, pages, memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->dirty_pages, pages, memory_order_relaxed);
 }
 
-void bpi_dirty_move(bp_pool *pool, uint32_t from, uint32_t to)
+void bpi_dirty_copy(bp_pool *pool, uint32_t from, uint32_t to)
 {
     struct frame_dirty *old = &pool->dirty[from];
 
     atomic_store_explicit(&pool->dirty[to].newest, atomic_load_explicit(&old->newest, memory_order_relaxed),
                           memory_order_relaxed);
     since_raise(&pool->dirty[to].since, atomic_load_explicit(&old->since, memory_order_relaxed));
-    atomic_store_explicit(&old->since, 0, memory_order_release);
+}
+
+void bpi_dirty_clear(bp_pool *pool, uint32_t head)
+{
+    /* release: who finds nothing here also finds that the frame is the extent's no longer, and looks again */
+    atomic_store_explicit(&pool->dirty[head].since, 0, memory_order_release);
 }
 
 /* ---- letting go ---- */
@@ -432,11 +437,15 @@ uint64_t bp_file_oldest_dirty_lsn(bp_file *file)
 
     if (bpi_pool_forked(file->pool) || !file->write)
         return UINT64_MAX;
-    for (uint64_t page = 0; bpi_index_next_marked(&file->index, page, INDEX_DIRTY, &item);
-         page = item.page + (1ull << item.order)) {
+    for (uint64_t page = 0; bpi_index_next_marked(&file->index, page, INDEX_DIRTY, &item);) {
         uint64_t since = atomic_load_explicit(&file->pool->dirty[item.frame].since, memory_order_acquire);
 
+        if (frame_id(&file->pool->frame[item.frame]) != (file->id | item.page)) { /* it moved, or is gone */
+            page = item.page;
+            continue;
+        }
         oldest = since > oldest ? since : oldest;
+        page = item.page + (1ull << item.order);
     }
     return ~bpi_write_oldest(file, oldest);
 }

@@ -90,10 +90,11 @@ struct write_request {
     _Atomic uint32_t done; /* futex */
 };
 
-#define WRITER_COUNTERS(X)                                                                                        \
-    X(writes)                                                                                                     \
-    X(write_bytes) X(write_extents) X(write_stale) X(write_errors) X(write_retries) X(write_asked) X(log_flushes) \
-        X(log_errors) X(syncs) X(sync_errors)
+#define WRITER_COUNTERS(X)                                                                                       \
+    X(writes)                                                                                                    \
+    X(write_bytes)                                                                                               \
+    X(write_extents) X(write_stale) X(write_errors) X(write_retries) X(write_asked) X(log_flushes) X(log_errors) \
+        X(syncs) X(sync_errors)
 
 struct writer {
     bp_pool *pool;

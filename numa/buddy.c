@@ -183,6 +183,26 @@ unsigned bpi_buddy_take_many(struct buddy *buddy, uint32_t frame[], unsigned n)
     return got;
 }
 
+uint32_t bpi_buddy_take_within(struct buddy *buddy, uint32_t first, unsigned order, uint64_t taken[BUDDY_BLOCK_WORDS])
+{
+    uint32_t got = 0;
+
+    for (unsigned word = 0; word < BUDDY_BLOCK_WORDS; word++)
+        taken[word] = 0;
+    for (unsigned k = 0; k <= order; k++) {
+        for (uint32_t block = first >> k; block < (first + (1u << order)) >> k; block++) {
+            if (!bit_test(buddy, k, block))
+                continue;
+            bit_clear(buddy, k, block);
+            for (uint32_t f = (block << k) - first; f < ((block + 1) << k) - first; f++)
+                taken[f >> 6] |= 1ull << (f & 63);
+            got += 1u << k;
+        }
+    }
+    buddy->free -= got;
+    return got;
+}
+
 /* ---- giving ---- */
 
 /* Whether a block is free as it is or as part of a larger one. */

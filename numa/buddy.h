@@ -57,6 +57,13 @@ uint32_t bpi_buddy_take(struct buddy *, unsigned order);
 /* Up to n single frames, the smallest and lowest blocks first; ascending within a block only. How many. */
 unsigned bpi_buddy_take_many(struct buddy *, uint32_t frame[], unsigned n);
 
+/*
+ * Everything that is free of the block of this order at `first`, a bit for each frame in taken[] (cleared before);
+ * how many. What is part of a larger free block is left.
+ */
+#define BUDDY_BLOCK_WORDS ((1u << BUDDY_ORDER_MAX) / 64)
+uint32_t bpi_buddy_take_within(struct buddy *, uint32_t first, unsigned order, uint64_t taken[BUDDY_BLOCK_WORDS]);
+
 /* Give back, merging. In parts or as a whole, whatever it was when it was taken; what is free already is asserted
  * against. */
 void bpi_buddy_give(struct buddy *, uint32_t first, unsigned order);

@@ -275,6 +275,16 @@ void bpi_frames_free(struct frames *frames, uint32_t first, unsigned order)
     pthread_mutex_unlock(&node->lock);
 }
 
+uint32_t bpi_frames_take_within(struct frames *frames, uint32_t first, unsigned order, uint64_t taken[])
+{
+    struct node *node = node_of(frames, first);
+
+    pthread_mutex_lock(&node->lock);
+    uint32_t got = bpi_buddy_take_within(&node->buddy, first, order, taken);
+    pthread_mutex_unlock(&node->lock);
+    return got;
+}
+
 /* How many of the first of n frames are of the same node. */
 static unsigned of_one_node(const struct frames *frames, const uint32_t frame[], unsigned n)
 {

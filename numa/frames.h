@@ -60,6 +60,11 @@ int bpi_frames_alloc(struct frames *, unsigned node, unsigned order, uint32_t *f
  */
 int bpi_frames_alloc_many(struct frames *, unsigned node, uint32_t first[], unsigned n);
 /*
+ * Take everything that is free of the block of 2^order frames at `first`, a bit for each frame in taken[]; how many.
+ * For who makes the rest of it free, too. What was taken is given back by bpi_frames_free, in parts or as a whole.
+ */
+uint32_t bpi_frames_take_within(struct frames *, uint32_t first, unsigned order, uint64_t taken[]);
+/*
  * Give back, each to its own node; merges buddies. A block may be given back in parts, or parts as a whole. Giving back
  * what is free already is a programmer's error (asserted; bpi_frames_check sees it).
  */

@@ -30,7 +30,7 @@ struct world {
     bp_file *file[FILES];
     struct data_file data[FILES];
     _Atomic bool stop;
-    _Atomic uint64_t seen, wrong, errors, unexpected;
+    _Atomic uint64_t seen, wrong, errors, unexpected, moved;
     bool faulty;
 };
 
@@ -284,6 +284,28 @@ static void a_list(struct worker *w, unsigned f)
     unlink(list);
 }
 
+/* The extent of a page moves to other frames, as it would to make room. */
+static void a_move(struct worker *w, unsigned f, uint64_t page)
+{
+    bp_pool *pool = w->world->pool;
+    index_entry e = bpi_index_load(&w->world->file[f]->index, page);
+    uint32_t head, to;
+    uint64_t seen;
+    int rc;
+
+    if (!entry_is_frame(e) || entry_number(e) >= pool->frames_total)
+        return;
+    head = frame_head(pool->frame, entry_number(e), &seen);
+    if (!(seen & FRAME_BOUND) || bpi_frame_take(w->s, frame_order(seen), &to))
+        return;
+    pthread_mutex_lock(&w->s->magazine_lock);
+    rc = bpi_extent_move(w->s, head, seen, to);
+    pthread_mutex_unlock(&w->s->magazine_lock);
+    bpi_frame_give(pool, rc ? to : head, frame_order(seen));
+    bpi_release_notify(pool);
+    atomic_fetch_add_explicit(&w->world->moved, rc == 0, memory_order_relaxed);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
@@ -296,6 +318,8 @@ static void *work(void *arg)
 
         if (draw(w) % 256 == 0)
             a_list(w, f);
+        if (draw(w) % 16 == 0)
+            a_move(w, f, page);
         switch (draw(w) % 16) {
         case 0:
             one_ref(w, f, page, BP_EXCLUSIVE);
@@ -364,7 +388,7 @@ static bool scene(const char *name, const struct fault_plan *plan, const uint32_
     atomic_store(&w.stop, true);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(worker[i].thread, NULL);
-    right = !w.wrong && !w.unexpected && w.seen > 100;
+    right = !w.wrong && !w.unexpected && w.seen > 100 && w.moved;
     if (bp_pool_check(w.pool, &error)) {
         fprintf(stderr, "%s\n", error.text);
         right = false;
@@ -372,8 +396,9 @@ static bool scene(const char *name, const struct fault_plan *plan, const uint32_
     for (unsigned i = 0; i < THREADS; i++)
         right &= !bp_session_close(worker[i].s);
     right &= !bp_pool_check(w.pool, &error) && !bp_pool_close(w.pool, &error);
-    printf("%s: %llu looks, %llu wrong, %llu errors%s%s\n", name, (unsigned long long)w.seen,
-           (unsigned long long)w.wrong, (unsigned long long)w.errors, error.text[0] ? ", " : "", error.text);
+    printf("%s: %llu looks, %llu moves, %llu wrong, %llu errors%s%s\n", name, (unsigned long long)w.seen,
+           (unsigned long long)w.moved, (unsigned long long)w.wrong, (unsigned long long)w.errors,
+           error.text[0] ? ", " : "", error.text);
     fflush(stdout);
     for (unsigned i = 0; i < FILES; i++)
         data_file_remove(&w.data[i]);

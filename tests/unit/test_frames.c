@@ -646,3 +646,37 @@ Test(frames, mistakes_are_caught)
     cr_assert(caught(too_large));
     cr_assert(!caught(none));
 }
+
+/* ---- what is free of a block ---- */
+
+Test(frames, takes_what_is_free_of_a_block)
+{
+    struct frames *frames = open_frames(4 * MIB, SLAB_HUGE_OFF);
+    uint64_t taken[PIECE_FRAMES / 64];
+    uint32_t first;
+
+    for (unsigned i = 0; i < 2 * PIECE_FRAMES; i++)
+        cr_assert_eq(bpi_frames_alloc(frames, 0, 0, &first), 0);
+    for (unsigned order = 1; order < ORDERS; order++) {
+        bool is_free[PIECE_FRAMES] = {false};
+        uint32_t size = 1u << order;
+        uint32_t count = 0;
+
+        for (uint32_t f = 1; f < size; f++) { /* never all of it */
+            is_free[f] = draw(3) != 0;
+            count += is_free[f];
+            if (is_free[f])
+                bpi_frames_free(frames, PIECE_FRAMES + f, 0);
+        }
+        cr_assert_eq(bpi_frames_take_within(frames, PIECE_FRAMES, order, taken), count);
+        cr_assert_eq(stats_of(frames).frames_free, 0u);
+        for (uint32_t f = 0; f < size; f++)
+            cr_assert_eq(taken[f >> 6] >> (f & 63) & 1, is_free[f], "frame %u of a block of %u", f, size);
+        cr_assert(bpi_frames_check(frames));
+    }
+    bpi_frames_free(frames, PIECE_FRAMES, 9);
+    cr_assert_eq(bpi_frames_take_within(frames, PIECE_FRAMES + 8, 3, taken), 0u, "part of something larger");
+    cr_assert_eq(bpi_frames_take_within(frames, PIECE_FRAMES, 9, taken), PIECE_FRAMES);
+    cr_assert(bpi_frames_check(frames));
+    bpi_frames_close(frames);
+}
