@@ -103,12 +103,14 @@ static int check_memory(bp_pool *pool)
 {
     const struct bp_pool_options *o = &pool->options;
     uint64_t pages = o->memory / BP_PAGE_SIZE;
+    uint64_t beside; /* bytes */
     uint64_t frames;
 
     if (o->frames_max && o->frames_max < pages)
         pages = o->frames_max;
     pool->sizes = bpi_policy_sizes(pages, o->sample_pages);
-    frames = o->memory > pool->sizes.bytes ? (o->memory - pool->sizes.bytes) / FRAME_BYTES : 0;
+    beside = pool->sizes.bytes + bpi_damage_bytes(pages);
+    frames = o->memory > beside ? (o->memory - beside) / FRAME_BYTES : 0;
     pool->memory_machine = bpi_topology_memory(&pool->topology);
     if (pool->memory_machine && o->memory > pool->memory_machine) {
         bpi_error_set(o->error, -ENOMEM, "memory is %llu MiB, but this machine (or its cgroup) has %llu MiB",
@@ -176,6 +178,9 @@ static int open_memory(bp_pool *pool)
         return -ENOTSUP;
     bpi_pool_share_out(pool);
     pool->dirty_target = frames * o->dirty_target / 100;
+    rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
+    if (rc)
+        return rc;
     rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
     if (rc)
         return rc;
@@ -217,6 +222,8 @@ static void free_parts(bp_pool *pool)
         free(file->writes);
         free(file);
     }
+    if (pool->damage.limit)
+        bpi_damage_close(&pool->damage);
     if (pool->nodes.slot)
         bpi_nodes_close(&pool->nodes);
     if (pool->policy[0].size)

@@ -15,10 +15,10 @@
  *   pool.c file.c session.c   opening and closing
  *   write.c    what the public calls on writing do   writeback.h writeback.c writeout.c   the thread that writes
  *   stats.c    counters, caps                 check.c    invariants on a live pool
- *   trace.c    recording what is asked for
+ *   damage.c   pages that cannot be read   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
- * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock with none inside. No lock is held while anything
+ * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
  * waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
@@ -30,6 +30,7 @@
 #include <sys/types.h>
 
 #include "bufpool/bufpool.h"
+#include "bufpool/damage.h"
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
@@ -125,9 +126,10 @@ struct bp_file {
     struct index index;
     bp_pool *pool;
     struct io_file io;
-    unsigned order; /* extents that misses read */
-    unsigned opens; /* under pool.lock; 0: the slot is free */
-    bool closing;   /* under pool.lock: who opens the same file now gets another slot */
+    unsigned order;           /* extents that misses read */
+    unsigned opens;           /* under pool.lock; 0: the slot is free */
+    _Atomic uint32_t damaged; /* records of it: damage.h; written under damage.lock */
+    bool closing;             /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
     /* of bp_file_options */
     void *ctx;
@@ -278,6 +280,8 @@ struct bp_pool {
     uint64_t watchdog_next_ns;            /* no diagnostic line before this */
     _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
 
+    struct damage damage;
+
     struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
@@ -313,6 +317,12 @@ static inline void file_grew(bp_file *file, uint64_t pages)
 static inline void file_shrank(bp_file *file, uint64_t pages)
 {
     atomic_fetch_sub_explicit(&file->resident, pages, memory_order_relaxed);
+}
+
+/* Is anything known of pages that cannot be read? relaxed: who reads an old value tries once more, or once in vain */
+static inline bool file_is_damaged(const bp_file *file)
+{
+    return unlikely(atomic_load_explicit(&file->damaged, memory_order_relaxed) != 0);
 }
 
 /* Has the file all that its ceiling allows? */
@@ -472,7 +482,13 @@ uint8_t bpi_channel_register(struct channel *, unsigned slab);
 uint8_t bpi_channel_register_file(struct channel *, const bp_file *);
 /* A file of which no read is under way, nor will be: no channel keeps it any more. */
 void bpi_channels_forget_file(bp_pool *, const bp_file *);
+/* A read into a registered slab failed for that reason: reads into this one are plain from now on. */
 void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
+/*
+ * A slab that drains: no channel has it registered any more. Reads that are queued or under way are not disturbed (one that
+ * names the slot in vain is made again, plain). 0, or what the first ring answered that could not let go; retry.
+ */
+int bpi_channels_unregister(bp_pool *, unsigned slab);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
  * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be

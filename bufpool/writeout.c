@@ -452,6 +452,7 @@ static void written(struct writer *w, struct write_op *op)
     uint64_t page = op->page;
 
     file->writes->written = true;
+    bpi_damage_heal(file, page, op->pages); /* a device that could not read them has new ones in their place */
     since_raise(&file->unsynced, atomic_load_explicit(&op->since, memory_order_relaxed));
     for (unsigned i = 0; i < op->parts; i++) {
         clean_part(w, file, page, &op->part[i], op->in_place);
