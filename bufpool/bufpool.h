@@ -50,6 +50,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h> /* struct iovec */
 
 #ifdef __cplusplus
 extern "C" {
@@ -365,6 +366,14 @@ struct bp_file_options {
     uint64_t null_bytes; /* in a pool of BP_IO_NULL, and only there: the size of a file that does not exist, a multiple
                             of 4 KiB up to 2^63 bytes. The path is just a name, each open is another file, its reads
                             end at once, and what its pages hold is not defined */
+    void *ctx;           /* for the callbacks */
+    /*
+     * Is this page what it should be? Called once for each page that a read has brought, before anybody sees it: 0, or a
+     * negative errno (EBADMSG, say), which is then the outcome of the page's read. bytes: of the page that lie inside the
+     * file; behind them it is zero. On whichever thread completes the read, several at a time: it must be quick, and must
+     * not call the pool. NULL: none.
+     */
+    int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
 };
 
 /*
@@ -573,6 +582,43 @@ BP_API int bp_session_fd(bp_session *);
  * read together. *done gets the bytes copied, also on an error; fewer than len with result 0 means the end of the file.
  */
 BP_API BP_NODISCARD int bp_copy_out(bp_session *, bp_file *, uint64_t offset, size_t len, void *to, size_t *done);
+
+/*
+ * Map: bytes of a file where they lie in memory, for writev, sendmsg and their like, without copying them.
+ *
+ *     struct iovec iov[16];
+ *     struct bp_map map;
+ *     rc = bp_map_range(session, file, offset, len, 0, iov, 16, &map);
+ *     if (!rc && map.bytes)
+ *         writev(fd, iov, (int)map.count);
+ *     bp_unmap(&map);
+ *
+ * From offset on, any alignment: map.bytes of them in map.count iovecs. May be fewer than len, also in the middle of the
+ * file: for lack of iovecs, behind BP_MAP_EXTENTS extents, or because the rest could not be had at once; go on behind
+ * them with another map. 0 bytes with result 0: the end of the file.
+ *
+ * The memory stays as it is until bp_unmap, also while a kernel is sending from it: nobody changes or evicts it. The iovecs
+ * are the caller's own and may be changed. Maps are independent of each other, and may lie over the same pages; each
+ * pins its extents, and a pool full of pinned ones has no room for others. Read only.
+ *
+ * Reads what is missing, and waits for it. BP_MAP_NOWAIT: never waits, but starts the reads: EAGAIN says that the first
+ * byte is not there yet, and bp_get_start() of its page tells when. Other errors as bp_get, of the first page.
+ */
+#define BP_MAP_NOWAIT  1u
+#define BP_MAP_EXTENTS 64u
+
+struct bp_map {
+    size_t bytes;
+    unsigned count;
+    unsigned extents; /* the rest is the library's */
+    bp_session *session;
+    uint32_t head[BP_MAP_EXTENTS];
+};
+
+BP_API BP_NODISCARD int bp_map_range(bp_session *, bp_file *, uint64_t offset, size_t len, unsigned flags,
+                                     struct iovec[], unsigned n, struct bp_map *);
+/* Also after an error, and again: then there is nothing to give back. As bp_put, it belongs to the session's thread. */
+BP_API void bp_unmap(struct bp_map *);
 
 /*
  * Ask for pages that will be wanted soon: reads of what is missing are started, as many as can be had without

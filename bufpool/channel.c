@@ -115,6 +115,9 @@ int bpi_channels_close(bp_pool *pool)
             rc = -ETIMEDOUT; /* the device may still write to its frames and look at its requests */
             continue;
         }
+        for (unsigned slab = 0; slab < bpi_frames_slab_count(pool->frames); slab++)
+            if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) == SLAB_REGISTERED)
+                bpi_frames_slab_unregister(pool->frames, slab);
         pthread_mutex_destroy(&ch->lock);
         free(ch->read);
         free((void *)ch->registered);
@@ -178,6 +181,43 @@ void bpi_reads_end(struct channel *ch, struct read *const r[], unsigned n, bp_se
     pthread_mutex_unlock(&ch->lock);
 }
 
+/*
+ * 0, a negative errno, or 1: not now. The lock is held. The slab layer hears of it first, and as long as it has not heard
+ * the end its memory stays (R20).
+ */
+static int slab_register(struct channel *ch, unsigned slab, void *at, size_t bytes)
+{
+    struct frames *frames = ch->pool->frames;
+    int rc;
+
+    if (ch->registered_bytes + bytes > ch->pool->options.registered_max)
+        return -ENOSPC;
+    if (bpi_frames_slab_register(frames, slab))
+        return 1;
+    rc = ch->ops->buffer(ch->io, slab, at, bytes);
+    if (rc)
+        bpi_frames_slab_unregister(frames, slab);
+    return rc;
+}
+
+/* The lock is held. If the slot cannot be cleared, the slab counts as registered, though no read will use it. */
+static int slab_unregister(struct channel *ch, unsigned slab)
+{
+    size_t bytes;
+    void *at;
+    int rc;
+
+    if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) != SLAB_REGISTERED)
+        return 0;
+    rc = ch->ops->buffer(ch->io, slab, NULL, 0);
+    if (rc)
+        return rc;
+    bpi_frames_slab_range(ch->pool->frames, slab, &at, &bytes);
+    ch->registered_bytes -= bytes;
+    bpi_frames_slab_unregister(ch->pool->frames, slab);
+    return 0;
+}
+
 uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
 {
     bp_pool *pool = ch->pool;
@@ -193,10 +233,10 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
     if (known == SLAB_UNKNOWN) {
         bpi_frames_slab_range(pool->frames, slab, &at, &bytes);
         known = SLAB_PLAIN;
-        rc = -ENOSPC;
-        if (ch->registered_bytes + bytes <= pool->options.registered_max)
-            rc = ch->ops->buffer(ch->io, slab, at, bytes);
-        if (!rc) {
+        rc = slab_register(ch, slab, at, bytes);
+        if (rc > 0) {
+            known = SLAB_UNKNOWN; /* it has just begun to drain */
+        } else if (!rc) {
             known = SLAB_REGISTERED;
             ch->registered_bytes += bytes;
         } else {
@@ -251,7 +291,31 @@ void bpi_channel_refuse_buffer(struct channel *ch, uint32_t frame)
 {
     unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
 
-    atomic_store_explicit(&ch->registered[slab], SLAB_PLAIN, memory_order_relaxed);
+    pthread_mutex_lock(&ch->lock);
+    if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) == SLAB_REGISTERED) {
+        slab_unregister(ch, slab);
+        atomic_store_explicit(&ch->registered[slab], SLAB_PLAIN, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&ch->lock);
+}
+
+int bpi_channels_unregister(bp_pool *pool, unsigned slab)
+{
+    unsigned count = atomic_load_explicit(&pool->channel_count, memory_order_acquire);
+    int first_error = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
+        int rc;
+
+        pthread_mutex_lock(&ch->lock);
+        rc = slab_unregister(ch, slab);
+        if (!rc && pool->options.registered != BP_OFF)
+            atomic_store_explicit(&ch->registered[slab], SLAB_UNKNOWN, memory_order_relaxed);
+        pthread_mutex_unlock(&ch->lock);
+        first_error = first_error ? first_error : rc;
+    }
+    return first_error;
 }
 
 static unsigned reap(struct channel *ch, bp_session *s, struct counters *count)

@@ -143,6 +143,36 @@ static void reads_succeeded(struct channel *ch, struct read *const r[], unsigned
         bpi_release_notify(ch->pool);
 }
 
+/* What the file's owner says of the pages that a read has brought, as far as the file has them. 0, or the first error. */
+static int verify_pages(const struct read *r)
+{
+    const bp_file *file = r->file;
+    const bp_pool *pool = file->pool;
+    uint64_t page = frame_id(&pool->frame[r->frame]) & FRAME_ID_PAGE;
+
+    for (uint32_t i = 0; i < r->bytes >> BP_PAGE_SHIFT; i++) {
+        uint32_t bytes = (uint32_t)bp_page_file_bytes(file, page + i);
+        int rc;
+
+        if (!bytes)
+            break;
+        rc = file->verify(file->ctx, page + i, pool->base + ((size_t)(r->frame + i) << BP_PAGE_SHIFT), bytes);
+        if (rc)
+            return rc > 0 || rc == ABANDONED ? -EBADMSG : rc;
+    }
+    return 0;
+}
+
+/* All bytes are there: is it true? */
+static inline bool is_sound(struct read *r, bp_session *s, struct counters *count)
+{
+    int rc = unlikely(r->file->verify != NULL) ? verify_pages(r) : 0;
+
+    if (rc)
+        bpi_read_failed(r, rc, s, count);
+    return !rc;
+}
+
 /* Ask for the rest, from the last position that the device can start at. */
 static int resubmit(struct read *r)
 {
@@ -208,7 +238,8 @@ static void complete_partly(struct read *r, bp_session *s, struct counters *coun
     } else if (rc) {
         if (r->done < r->bytes)
             memset((char *)r->io.to + (r->done - (r->bytes - r->io.bytes)), 0, r->bytes - r->done);
-        reads_succeeded(r->channel, &r, 1, s, count);
+        if (is_sound(r, s, count))
+            reads_succeeded(r->channel, &r, 1, s, count);
     }
 }
 
@@ -226,7 +257,8 @@ void bpi_reads_complete(struct channel *ch, struct io_request *const done[], uns
 
         if (likely(r->io.result == (int32_t)r->io.bytes)) {
             r->done = r->bytes;
-            whole[whole_count++] = r;
+            if (is_sound(r, s, count))
+                whole[whole_count++] = r;
         } else {
             partly[partly_count++] = r;
         }

@@ -103,26 +103,32 @@ static size_t copy_run(bp_session *s, bp_file *file, uint64_t at, uint64_t end, 
     return (size_t)(r.at - at);
 }
 
+int bpi_range_end(bp_session *s, bp_file *file, uint64_t offset, size_t len, uint64_t *end)
+{
+    *end = len > UINT64_MAX - offset ? UINT64_MAX : offset + len;
+    if (*end > atomic_load_explicit(&file->bytes, memory_order_relaxed)) {
+        uint64_t bytes;
+        int rc = bp_file_size(file, &bytes); /* it may have grown */
+
+        if (rc)
+            return bpi_session_fail(s, rc, "size of %s: %s", file->name, bp_strerror(rc));
+        *end = *end < bytes ? *end : bytes;
+    }
+    return 0;
+}
+
 int bp_copy_out(bp_session *s, bp_file *file, uint64_t offset, size_t len, void *to, size_t *done)
 {
     struct bp_ref ref[STRETCH_MAX];
     uint64_t page[STRETCH_MAX];
     unsigned limit;
     uint64_t end;
-    int rc = 0;
+    int rc;
 
     *done = 0;
     if (bpi_forked(s))
         return BP_FORKED;
-    end = len > UINT64_MAX - offset ? UINT64_MAX : offset + len;
-    if (end > atomic_load_explicit(&file->bytes, memory_order_relaxed)) {
-        uint64_t bytes;
-
-        rc = bp_file_size(file, &bytes); /* it may have grown */
-        if (rc)
-            return bpi_session_fail(s, rc, "size of %s: %s", file->name, bp_strerror(rc));
-        end = end < bytes ? end : bytes;
-    }
+    rc = bpi_range_end(s, file, offset, len, &end);
     limit = stretch_limit(s->pool, file->order);
     while (!rc && offset < end) {
         size_t copied = file->order == 0 ? copy_run(s, file, offset, end, (char *)to + *done) : 0;

@@ -13,7 +13,8 @@
 #define FLOORS_SHARE    8  /* all files' floors leave this part of the pool free */
 #define CEILING_EXTENTS 16 /* the least ceiling */
 #define DROP_WAIT_NS    (100 * NS_PER_MS)
-#define EVICT_WAIT_NS   (20 * NS_PER_MS) /* an eviction takes less, unless its thread has no CPU */
+#define PINS_WAIT_NS    (20 * NS_PER_MS)   /* for pins that are on their way back */
+#define LATCH_WAIT_NS   (2000 * NS_PER_MS) /* for latches: an eviction takes microseconds, unless its thread has no CPU */
 
 /* ---- opening ---- */
 
@@ -71,7 +72,7 @@ static bp_file *find_same(bp_pool *pool, const struct io_file *io, unsigned *slo
 }
 
 static void set_up(bp_file *file, unsigned slot, const char *path, unsigned order, const struct io_file *io,
-                   uint64_t bytes, enum bp_choice direct)
+                   uint64_t bytes, const struct bp_file_options *o)
 {
     size_t length = strlen(path);
     const char *tail = length < sizeof(file->name) ? path : path + length - (sizeof(file->name) - 1);
@@ -80,7 +81,9 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->io = *io;
     file->order = order;
     file->opens = 1;
-    file->direct = direct;
+    file->direct = o->direct;
+    file->ctx = o->ctx;
+    file->verify = o->verify;
     memcpy(file->name, tail, strlen(tail) + 1);
     atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&file->resident, 0, memory_order_relaxed);
@@ -96,7 +99,7 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
 
     if (file) {
         bpi_io_file_close(io);
-        if (file->order != order || file->direct != o->direct) {
+        if (file->order != order || file->direct != o->direct || file->verify != o->verify || file->ctx != o->ctx) {
             bpi_error_set(o->error, -EEXIST, "%s is open in this pool with other options", path);
             return -EEXIST;
         }
@@ -124,7 +127,7 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
         }
         atomic_store_explicit(&pool->file[slot], file, memory_order_release);
     }
-    set_up(file, slot, path, order, io, bytes, o->direct);
+    set_up(file, slot, path, order, io, bytes, o);
     pool->file_count++;
     *out = file;
     return 0;
@@ -287,20 +290,33 @@ uint64_t bp_file_resident(const bp_file *file)
 
 /* ---- closing ---- */
 
-/* Refs on the file's extents, counted once per extent; reads under way do not count. */
-static uint64_t count_pinned(bp_file *file)
+struct held {
+    uint64_t pinned;  /* extents with refs, or in a leaf that a run holds */
+    uint64_t latched; /* exclusively: by a ref, or by an evictor, which cannot be told apart */
+};
+
+/*
+ * What is held of the file, counted once per extent; reads under way do not count. An evictor may have been faster, and
+ * the frame be another file's by now (R1).
+ */
+static struct held count_held(bp_file *file)
 {
     bp_pool *pool = file->pool;
-    uint64_t pinned = 0;
+    struct held held = {0};
     struct index_item item;
 
     for (uint64_t page = 0; bpi_index_next(&file->index, page, &item); page = item.page + (1ull << item.order)) {
-        uint64_t seen = frame_load(&pool->frame[item.frame]);
+        uint64_t seen;
+        uint32_t head = frame_head(pool->frame, item.frame, &seen);
 
-        pinned += !(seen & FRAME_READING) && ((seen & FRAME_PINS) || ((seen & FRAME_EXCL) && !(seen & FRAME_TAIL)) ||
-                                              index_is_held(&file->index, item.page));
+        if (!(seen & FRAME_BOUND) || (seen & FRAME_READING) || frame_id(&pool->frame[head]) != (file->id | item.page))
+            continue;
+        if ((seen & FRAME_PINS) || index_is_held(&file->index, item.page))
+            held.pinned++;
+        else if (seen & FRAME_EXCL)
+            held.latched++;
     }
-    return pinned;
+    return held;
 }
 
 /* See reads end that nobody waits for. */
@@ -340,18 +356,21 @@ static bool drop_extent(bp_file *file, const struct index_item *item)
     return take_out(file, head, seen);
 }
 
-/* The same after a little while if need be: evictors' latches end by themselves, and look the same. */
-static uint64_t count_held(bp_file *file)
+/* How many extents are held for good: after a while, if need be, since evictors' latches end by themselves. */
+static uint64_t await_held(bp_file *file)
 {
-    uint64_t until = bpi_now_ns() + EVICT_WAIT_NS;
-    uint64_t pinned = count_pinned(file);
+    uint64_t now = bpi_now_ns();
+    uint64_t pins_until = now + PINS_WAIT_NS;
+    uint64_t latches_until = now + (LATCH_WAIT_NS < file->pool->wait_ns ? LATCH_WAIT_NS : file->pool->wait_ns);
+    struct held held = count_held(file);
     _Atomic uint32_t nobody = 0;
 
-    while (pinned && bpi_now_ns() < until) {
-        bpi_futex_wait(&nobody, 0, bpi_now_ns() + NS_PER_MS / 4);
-        pinned = count_pinned(file);
+    while ((held.pinned && now < pins_until) || (!held.pinned && held.latched && now < latches_until)) {
+        bpi_futex_wait(&nobody, 0, now + NS_PER_MS / 4);
+        held = count_held(file);
+        now = bpi_now_ns();
     }
-    return pinned;
+    return held.pinned + held.latched;
 }
 
 int bpi_file_drop(bp_file *file, uint64_t *pinned)
@@ -360,13 +379,13 @@ int bpi_file_drop(bp_file *file, uint64_t *pinned)
     struct index_item item;
     uint64_t page = 0;
 
-    *pinned = count_held(file);
+    *pinned = await_held(file);
     if (*pinned)
         return -EBUSY;
     while (bpi_index_next(&file->index, page, &item)) {
         page = item.page; /* what lies before is shadows only, and may be long */
         if (!drop_extent(file, &item) && bpi_now_ns() > deadline) {
-            *pinned = count_pinned(file);
+            *pinned = await_held(file);
             return *pinned ? -EBUSY : -ETIMEDOUT;
         }
     }

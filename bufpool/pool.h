@@ -12,7 +12,8 @@
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
  *   resize.c   so that memory can be given back
  *   dump.c restore.c extents.h   what was in memory, across a restart
- *   copy.c     ranges                         pool.c file.c session.c   opening and closing
+ *   copy.c map.c   ranges; span.c   what is there, pinned
+ *   pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
  *   trace.c    recording what is asked for
  *
@@ -126,6 +127,9 @@ struct bp_file {
     unsigned opens; /* under pool.lock; 0: the slot is free */
     bool closing;   /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
+    /* of bp_file_options */
+    void *ctx;
+    int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
     char name[64]; /* end of the path, for texts */
 
     /* written by every miss and eviction: apart from what hits read. Pages */
@@ -456,7 +460,13 @@ uint8_t bpi_channel_register(struct channel *, unsigned slab);
 uint8_t bpi_channel_register_file(struct channel *, const bp_file *);
 /* A file of which no read is under way, nor will be: no channel keeps it any more. */
 void bpi_channels_forget_file(bp_pool *, const bp_file *);
+/* A read into a registered slab failed for that reason: reads into this one are plain from now on. */
 void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
+/*
+ * A slab that drains: no channel has it registered any more. Reads that are queued or under way are not disturbed (one that
+ * names the slot in vain is made again, plain). 0, or what the first ring answered that could not let go; retry.
+ */
+int bpi_channels_unregister(bp_pool *, unsigned slab);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
  * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be
@@ -557,6 +567,22 @@ static inline void ref_fill(bp_session *s, uint64_t page, enum bp_mode mode, con
         atomic_store_explicit(&s->pool->cold[t->head].holder, s->number, memory_order_relaxed);
     counter_add(&s->refs, 1);
 }
+
+/* ---- span.c ---- */
+struct pinned {
+    uint32_t frame; /* of the page */
+    uint32_t head;  /* of its extent, which has a pin of ours */
+    uint32_t pages; /* from the page to the end of its extent */
+};
+/*
+ * Pin, shared, the extents that are there from page on without a gap, up to the one with `last`, `most` at the most; how
+ * many. Waits for nothing. Each counts as a ref of the session.
+ */
+unsigned bpi_span_pin(bp_session *, const bp_file *, uint64_t page, uint64_t last, unsigned most, struct pinned[]);
+
+/* ---- copy.c ---- */
+/* Where a range of bytes ends: *end is at most the end of the file. 0 or an error, with the session's text. */
+int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t *end);
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */

@@ -101,13 +101,20 @@ static uint32_t bit_lowest(const struct buddy *buddy, unsigned order)
 
 /* ---- taking ---- */
 
+/* The order of the largest block that begins with the first of count frames. */
+static unsigned largest_block(uint32_t first, uint32_t count)
+{
+    unsigned fits = log2_floor(count);
+    unsigned aligned = (unsigned)__builtin_ctz(first | LARGEST);
+
+    return fits < aligned ? fits : aligned;
+}
+
 /* Enter a range that has nothing free to merge with: it falls into the largest aligned blocks. Does not count. */
 static void enter(struct buddy *buddy, uint32_t first, uint32_t count)
 {
     while (count) {
-        unsigned fits = log2_floor(count);
-        unsigned aligned = (unsigned)__builtin_ctz(first | LARGEST);
-        unsigned order = fits < aligned ? fits : aligned;
+        unsigned order = largest_block(first, count);
         bit_set(buddy, order, first >> order);
         first += 1u << order;
         count -= 1u << order;
@@ -285,8 +292,44 @@ void bpi_buddy_give_many(struct buddy *buddy, const uint32_t frame[], unsigned n
 
 void bpi_buddy_add(struct buddy *buddy, uint32_t first, uint32_t count)
 {
-    enter(buddy, first, count);
-    buddy->free += count;
+    while (count) {
+        unsigned order = largest_block(first, count);
+        bpi_buddy_give(buddy, first, order);
+        first += 1u << order;
+        count -= 1u << order;
+    }
+}
+
+/* ---- taking a range ---- */
+
+static void set_bits(uint64_t *bits, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first; i < first + count; i++)
+        bits[i >> 6] |= 1ull << (i & 63);
+}
+
+uint32_t bpi_buddy_take_range(struct buddy *buddy, uint32_t first, uint32_t count, uint64_t *taken)
+{
+    uint32_t got = 0;
+
+    for (unsigned order = 0; order < BUDDY_ORDERS; order++) {
+        uint32_t end = (first + count) >> order;
+        for (uint32_t block = first >> order; block < end; block++) {
+            uint64_t rest = buddy->map[order].level[0][block >> 6] >> (block & 63);
+            if (!rest) {
+                block |= 63; /* nothing more in this word */
+                continue;
+            }
+            block += (uint32_t)__builtin_ctzll(rest);
+            if (block >= end)
+                break;
+            bit_clear(buddy, order, block);
+            set_bits(taken, block << order, 1u << order);
+            got += 1u << order;
+        }
+    }
+    buddy->free -= got;
+    return got;
 }
 
 /* ---- setting up ---- */

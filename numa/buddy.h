@@ -69,8 +69,13 @@ uint32_t bpi_buddy_take_within(struct buddy *, uint32_t first, unsigned order, u
 void bpi_buddy_give(struct buddy *, uint32_t first, unsigned order);
 /* Frames that follow each other go back as the blocks they form. */
 void bpi_buddy_give_many(struct buddy *, const uint32_t frame[], unsigned n);
-/* Frames that are new: no part of them nor of what they would merge with was ever free. */
+/* As give, for any number of frames. */
 void bpi_buddy_add(struct buddy *, uint32_t first, uint32_t count);
+/*
+ * Take what is free from first on, count frames, both multiples of 2^BUDDY_ORDER_MAX (but for the end of all frames): their
+ * bits in `taken` are set, bit 0 being frame 0. How many.
+ */
+uint32_t bpi_buddy_take_range(struct buddy *, uint32_t first, uint32_t count, uint64_t *taken);
 
 /*
  * Whether levels, bits and count agree, no block is free twice or beside its buddy, and `exists` says yes to every free

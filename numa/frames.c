@@ -8,51 +8,18 @@
  * Growing: one thread per node populates a piece (2 MiB), without the node's lock; `growing` marks it, `grown` wakes
  * those who wait for it. The slabs' own lock is taken only by the one that grows; the node's lock is never held then.
  */
-#include "numa/frames.h"
-
-#include "numa/buddy.h"
+#include "numa/node.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
-#define FRAME_BYTES    4096u
 #define REFUSALS_QUIET 256u /* calls after a refusal that do not ask the system again */
-#define WAIT_SECONDS   1    /* for another thread's piece; usually well below 1 ms */
 
 _Static_assert(FRAMES_ORDER_MAX == BUDDY_ORDER_MAX, "blocks are the buddy's");
 _Static_assert(SLAB_PIECE == FRAME_BYTES << FRAMES_ORDER_MAX, "a piece is a block of the highest order");
-
-struct node {
-    _Alignas(64) pthread_mutex_t lock;
-    bool growing;       /* a thread populates for this node; slab and slab_bytes are that thread's */
-    _Atomic bool full;  /* there will be no more memory. Never taken back; peeked at without the lock */
-    uint64_t populated; /* frames */
-    struct buddy buddy;
-    pthread_cond_t grown;
-    int slab;            /* being populated, -1: none */
-    uint64_t slab_bytes; /* of all slabs placed here */
-    int refused;         /* what the system answered to the last attempt to grow, 0: it grew */
-    unsigned refusals;   /* calls since then */
-};
-
-struct frames {
-    const struct topology *topology;
-    struct slabs slabs;
-    struct node *node;
-    void *bits; /* all bitmaps */
-    size_t bits_bytes;
-    uint32_t total;
-    unsigned node_count;
-    unsigned slab_shift; /* frame >> slab_shift is its slab */
-    _Atomic uint32_t high;
-    _Atomic uint64_t spilled;
-    _Atomic int refused; /* of the last node that tried to grow */
-};
 
 /* What a caller wants: n blocks of an order; more than one only of order 0. */
 struct want {
@@ -72,35 +39,67 @@ static void high_raise(struct frames *frames, uint32_t to)
         ;
 }
 
+/* Up to n frames may get memory: how many. */
+static uint32_t claim(struct frames *frames, uint32_t n)
+{
+    uint64_t limit = atomic_load_explicit(&frames->limit, memory_order_relaxed);
+    uint64_t claimed = atomic_load_explicit(&frames->claimed, memory_order_relaxed);
+    uint64_t some;
+
+    do {
+        some = claimed < limit ? limit - claimed : 0;
+        some = some < n ? some : n;
+    } while (some && !atomic_compare_exchange_weak_explicit(&frames->claimed, &claimed, claimed + some,
+                                                            memory_order_relaxed, memory_order_relaxed));
+    return (uint32_t)some;
+}
+
+void bpi_frames_unclaim(struct frames *frames, uint64_t count)
+{
+    atomic_fetch_sub_explicit(&frames->claimed, count, memory_order_relaxed);
+}
+
+/* A slab of the node that was begun and left, by a drain that was given up; -1: none. */
+static int slab_begun(const struct frames *frames, unsigned node_index)
+{
+    for (unsigned i = 0; i < frames->slabs.slab_count; i++) {
+        const struct slab *slab = &frames->slabs.slab[i];
+        if (slab_state(slab) == SLAB_PLACED && slab_node(slab) == node_index)
+            return (int)i;
+    }
+    return -1;
+}
+
 /*
- * Populate the next piece for a node, without its lock: of the slab begun, else of a new one. Frames and the first of
- * them; 0: there is no more to be had on this node; else a negative errno.
+ * Populate the next piece for a node, without its lock: of the slab begun, else of a new one; at most `claimed` frames.
+ * Frames and the first of them; 0: there is no more to be had on this node; else a negative errno.
  */
-static long piece_populate(struct frames *frames, unsigned node_index, uint32_t *first)
+static long piece_populate(struct frames *frames, unsigned node_index, uint32_t claimed, uint32_t *first)
 {
     struct node *node = &frames->node[node_index];
     struct slabs *slabs = &frames->slabs;
     uint64_t node_bytes = frames->topology->node_bytes[node_index];
+    size_t most = (size_t)claimed * FRAME_BYTES;
     size_t from = 0;
     long bytes = 0;
 
+    if (node->slab < 0 || slab_state(&slabs->slab[node->slab]) != SLAB_PLACED)
+        node->slab = slab_begun(frames, node_index);
     if (node->slab >= 0) {
         from = atomic_load_explicit(&slabs->slab[node->slab].populated, memory_order_relaxed);
-        bytes = bpi_slab_populate(slabs, (unsigned)node->slab);
-    }
-    if (!bytes) {
+        bytes = bpi_slab_populate(slabs, (unsigned)node->slab, most);
+    } else {
         /* Slabs of more than the node's memory would be on other nodes in truth: let those have them. */
         if (frames->node_count > 1 && node_bytes && node->slab_bytes >= node_bytes)
             return 0;
-        int slab = bpi_slab_place(slabs, frames->topology, node_index);
+        int slab = bpi_slab_place(slabs, frames->topology, node_index, most);
         if (slab < 0)
             return slab == -ENOSPC ? 0 : slab;
         node->slab = slab;
         node->slab_bytes += slabs->slab[slab].bytes;
-        from = 0;
         bytes = (long)atomic_load_explicit(&slabs->slab[slab].populated, memory_order_relaxed);
         if (!bytes) /* else the trial of hugetlb has done it */
-            bytes = bpi_slab_populate(slabs, (unsigned)slab);
+            bytes = bpi_slab_populate(slabs, (unsigned)slab, most);
     }
     if (bytes <= 0)
         return bytes;
@@ -119,19 +118,24 @@ static int grow(struct frames *frames, unsigned node_index)
         return 0;
     if (node->refused && ++node->refusals % REFUSALS_QUIET)
         return node->refused;
+    bool begun = node->slab >= 0 && slab_state(&frames->slabs.slab[node->slab]) == SLAB_PLACED;
+    uint32_t claimed = claim(frames, begun ? PIECE_FRAMES : 1u << frames->slab_shift);
+    if (!claimed)
+        return 0;
 
     node->growing = true;
     pthread_mutex_unlock(&node->lock);
-    long count = piece_populate(frames, node_index, &first);
+    long count = piece_populate(frames, node_index, claimed, &first);
     if (count > 0)
         high_raise(frames, first + (uint32_t)count);
     pthread_mutex_lock(&node->lock);
     node->growing = false;
     pthread_cond_broadcast(&node->grown);
 
+    bpi_frames_unclaim(frames, claimed - (count > 0 ? (uint32_t)count : 0));
     node->refused = count < 0 ? (int)count : 0;
     atomic_store_explicit(&frames->refused, node->refused, memory_order_relaxed);
-    if (count == 0)
+    if (count == 0 && claimed >= PIECE_FRAMES) /* with less, a hugetlb slab has nothing to give */
         atomic_store_explicit(&node->full, true, memory_order_relaxed);
     if (count <= 0)
         return (int)count;
@@ -140,8 +144,15 @@ static int grow(struct frames *frames, unsigned node_index)
     return 1;
 }
 
-/* Another thread grows this node: until it is through. false: it takes too long. */
-static bool grown_wait(struct node *node, struct timespec *deadline)
+/* There will be no more memory for a node, as things are. A peek. */
+static bool is_grown(const struct frames *frames, const struct node *node)
+{
+    return atomic_load_explicit(&node->full, memory_order_relaxed) ||
+           atomic_load_explicit(&frames->claimed, memory_order_relaxed) >=
+               atomic_load_explicit(&frames->limit, memory_order_relaxed);
+}
+
+bool bpi_node_wait_grown(struct node *node, struct timespec *deadline)
 {
     if (!deadline->tv_sec) {
         clock_gettime(CLOCK_MONOTONIC, deadline);
@@ -171,7 +182,7 @@ static int node_alloc(struct frames *frames, unsigned node_index, const struct w
     int result;
 
     /* Nothing and never more: the usual state of a pool at its limit, not worth the lock. */
-    if (atomic_load_explicit(&node->full, memory_order_relaxed) && !bpi_buddy_has(&node->buddy, want->order))
+    if (is_grown(frames, node) && !bpi_buddy_has(&node->buddy, want->order))
         return -ENOMEM;
 
     pthread_mutex_lock(&node->lock);
@@ -180,7 +191,7 @@ static int node_alloc(struct frames *frames, unsigned node_index, const struct w
         if (result)
             break;
         if (node->growing) {
-            if (grown_wait(node, &deadline))
+            if (bpi_node_wait_grown(node, &deadline))
                 continue;
             result = -ENOMEM;
             break;
@@ -262,7 +273,13 @@ int bpi_frames_alloc_many(struct frames *frames, unsigned node, uint32_t first[]
 
 static struct node *node_of(const struct frames *frames, uint32_t frame)
 {
-    return &frames->node[frames->slabs.slab[frame >> frames->slab_shift].node];
+    return &frames->node[slab_node(&frames->slabs.slab[slab_of(frames, frame)])];
+}
+
+/* Some slab of the node drains: is it this frame's? The node's lock is held. */
+static bool is_draining(const struct frames *frames, uint32_t frame)
+{
+    return slab_state(&frames->slabs.slab[slab_of(frames, frame)]) == SLAB_DRAINING;
 }
 
 void bpi_frames_free(struct frames *frames, uint32_t first, unsigned order)
@@ -271,7 +288,10 @@ void bpi_frames_free(struct frames *frames, uint32_t first, unsigned order)
 
     assert(first + (1u << order) <= bpi_frames_high(frames));
     pthread_mutex_lock(&node->lock);
-    bpi_buddy_give(&node->buddy, first, order);
+    if (node->draining && is_draining(frames, first))
+        bpi_drain_keep(frames, node, first, 1u << order);
+    else
+        bpi_buddy_give(&node->buddy, first, order);
     pthread_mutex_unlock(&node->lock);
 }
 
@@ -298,6 +318,17 @@ static unsigned of_one_node(const struct frames *frames, const uint32_t frame[],
     return count;
 }
 
+/* As the buddy's give_many, while slabs of the node drain. Its lock is held. */
+static void give_some(struct frames *frames, struct node *node, const uint32_t frame[], unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (is_draining(frames, frame[i]))
+            bpi_drain_keep(frames, node, frame[i], 1);
+        else
+            bpi_buddy_give(&node->buddy, frame[i], 0);
+    }
+}
+
 void bpi_frames_free_many(struct frames *frames, const uint32_t frame[], unsigned n)
 {
     for (unsigned i = 0, count; i < n; i += count) {
@@ -305,7 +336,10 @@ void bpi_frames_free_many(struct frames *frames, const uint32_t frame[], unsigne
 
         count = of_one_node(frames, frame + i, n - i);
         pthread_mutex_lock(&node->lock);
-        bpi_buddy_give_many(&node->buddy, frame + i, count);
+        if (node->draining)
+            give_some(frames, node, frame + i, count);
+        else
+            bpi_buddy_give_many(&node->buddy, frame + i, count);
         pthread_mutex_unlock(&node->lock);
     }
 }
@@ -347,12 +381,14 @@ static int nodes_open(struct frames *frames, unsigned node_count)
 
     size_t bytes = bpi_buddy_layout(&frames->node[0].buddy, frames->total, NULL);
     bytes = (bytes + FRAME_BYTES - 1) / FRAME_BYTES * FRAME_BYTES; /* nodes share no page */
-    void *bits =
-        mmap(NULL, bytes * node_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t aside_bytes = ((size_t)frames->total + 63) / 64 * sizeof(uint64_t);
+    void *bits = mmap(NULL, bytes * node_count + aside_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bits == MAP_FAILED)
         return -ENOMEM;
     frames->bits = bits;
-    frames->bits_bytes = bytes * node_count;
+    frames->bits_bytes = bytes * node_count + aside_bytes;
+    frames->aside = (uint64_t *)((char *)bits + bytes * node_count);
     madvise(bits, frames->bits_bytes, MADV_NOHUGEPAGE); /* touched here and there: stay small */
     for (unsigned n = 0; n < node_count; n++)
         bpi_buddy_layout(&frames->node[n].buddy, frames->total, (uint64_t *)((char *)bits + n * bytes));
@@ -370,6 +406,7 @@ int bpi_frames_open(const struct topology *topology, uint64_t bytes, enum slab_h
         goto out;
     frames->topology = topology;
     frames->total = (uint32_t)(bytes / FRAME_BYTES);
+    atomic_store_explicit(&frames->limit, frames->total, memory_order_relaxed);
     frames->slab_shift = (unsigned)__builtin_ctzll(frames->slabs.slab_bytes / FRAME_BYTES);
     err = nodes_open(frames, topology->node_count);
 out:
@@ -412,19 +449,36 @@ uint32_t bpi_frames_high(const struct frames *frames)
     return atomic_load_explicit(&frames->high, memory_order_relaxed);
 }
 
+void bpi_frames_limit(struct frames *frames, uint64_t bytes)
+{
+    uint64_t limit = bytes / FRAME_BYTES;
+
+    atomic_store_explicit(&frames->limit, limit < frames->total ? limit : frames->total, memory_order_relaxed);
+}
+
 unsigned bpi_frames_slab(const struct frames *frames, uint32_t frame)
 {
-    return frame >> frames->slab_shift;
+    return slab_of(frames, frame);
 }
 
 unsigned bpi_frames_node(const struct frames *frames, uint32_t frame)
 {
-    return frames->slabs.slab[frame >> frames->slab_shift].node;
+    return slab_node(&frames->slabs.slab[slab_of(frames, frame)]);
 }
 
 bool bpi_frames_slab_ready(const struct frames *frames, unsigned slab)
 {
-    return atomic_load_explicit(&frames->slabs.slab[slab].state, memory_order_acquire) == SLAB_POPULATED;
+    return slab_state(&frames->slabs.slab[slab]) == SLAB_POPULATED;
+}
+
+int bpi_frames_slab_register(struct frames *frames, unsigned slab)
+{
+    return slab_registered(&frames->slabs.slab[slab]);
+}
+
+int bpi_frames_slab_unregister(struct frames *frames, unsigned slab)
+{
+    return slab_unregistered(&frames->slabs.slab[slab]);
 }
 
 unsigned bpi_frames_slab_count(const struct frames *frames)
@@ -445,12 +499,14 @@ void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *st
 
     memset(stats, 0, sizeof(*stats));
     stats->frames_total = frames->total;
+    stats->frames_limit = atomic_load_explicit(&frames->limit, memory_order_relaxed);
+    stats->slabs_draining = atomic_load_explicit(&frames->draining, memory_order_relaxed);
     stats->spilled = atomic_load_explicit(&frames->spilled, memory_order_relaxed);
     for (unsigned n = 0; n < frames->node_count; n++) {
         struct node *node = &frames->node[n];
         pthread_mutex_lock(&node->lock);
         stats->frames_populated += node->populated;
-        stats->frames_free += node->buddy.free;
+        stats->frames_free += node->buddy.free + node->aside;
         pthread_mutex_unlock(&node->lock);
     }
     if (refused) {
@@ -481,10 +537,11 @@ static bool is_there(const void *ctx, uint32_t first, uint32_t count)
 
     if (count > frames->total || first > frames->total - count)
         return false;
-    const struct slab *slab = &frames->slabs.slab[first >> frames->slab_shift];
+    const struct slab *slab = &frames->slabs.slab[slab_of(frames, first)];
+    enum slab_state state = slab_state(slab);
     uint64_t end = (first & ((1u << frames->slab_shift) - 1)) + count;
-    return atomic_load_explicit(&slab->state, memory_order_acquire) != SLAB_RESERVED && slab->node == place->node &&
-           end * FRAME_BYTES <= atomic_load_explicit(&slab->populated, memory_order_relaxed);
+    return (state == SLAB_PLACED || state == SLAB_POPULATED) && slab_node(slab) == place->node &&
+           end <= slab_frames(slab);
 }
 
 static bool node_sound(const struct frames *frames, unsigned node_index)
@@ -493,14 +550,16 @@ static bool node_sound(const struct frames *frames, unsigned node_index)
     const struct place place = {frames, node_index};
     uint64_t populated = 0;
 
-    if (!bpi_buddy_sound(&node->buddy, bpi_frames_high(frames), is_there, &place))
+    if (!bpi_buddy_sound(&node->buddy, bpi_frames_high(frames), is_there, &place) ||
+        !bpi_drain_sound(frames, node_index))
         return false;
     for (unsigned i = 0; i < frames->slabs.slab_count; i++) {
         const struct slab *slab = &frames->slabs.slab[i];
-        if (atomic_load_explicit(&slab->state, memory_order_acquire) != SLAB_RESERVED && slab->node == node_index)
-            populated += atomic_load_explicit(&slab->populated, memory_order_relaxed) / FRAME_BYTES;
+        enum slab_state state = slab_state(slab);
+        if (state != SLAB_RESERVED && state != SLAB_LEAVING && slab_node(slab) == node_index)
+            populated += slab_frames(slab);
     }
-    return node->buddy.free <= node->populated &&
+    return node->buddy.free + node->aside <= node->populated &&
            (node->growing ? populated >= node->populated : populated == node->populated);
 }
 

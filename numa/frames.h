@@ -28,18 +28,29 @@ struct frames;
 
 struct frames_stats {
     uint64_t frames_total;     /* that the pool can have */
+    uint64_t frames_limit;     /* that it may have now */
     uint64_t frames_populated; /* that have memory */
-    uint64_t frames_free;      /* in the buddy */
+    uint64_t frames_free;      /* in the buddy, or aside in slabs that drain */
     uint64_t spilled;          /* blocks handed out from another node than asked */
     unsigned slabs[3];         /* placed slabs by enum slab_backing */
-    char huge_reason[120];     /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
-    char limit_reason[120];    /* why population stopped early, empty if it did not */
-    char bind_reason[120];     /* why a slab may lie on another node than asked, empty if every bind was accepted */
+    unsigned slabs_draining;
+    char huge_reason[120];  /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
+    char limit_reason[120]; /* why population stopped early, empty if it did not */
+    char bind_reason[120];  /* why a slab may lie on another node than asked, empty if every bind was accepted */
 };
 
-/* The topology is borrowed and must outlive the frames. bytes: a multiple of 4096, up to 4 TiB. -EINVAL, -ENOMEM. */
+/*
+ * The topology is borrowed and must outlive the frames. bytes: the most there can ever be, a multiple of 4096, up to 4 TiB:
+ * address space for it is reserved. -EINVAL, -ENOMEM.
+ */
 int bpi_frames_open(const struct topology *, uint64_t bytes, enum slab_huge, struct frames **);
 void bpi_frames_close(struct frames *);
+
+/*
+ * No more than so many bytes get memory from now on; from the open on that is as much as there can be. What has memory
+ * keeps it, also if it is more: see draining. Thread safe.
+ */
+void bpi_frames_limit(struct frames *, uint64_t bytes);
 
 /* First byte of frame 0. */
 char *bpi_frames_base(const struct frames *);
@@ -78,9 +89,37 @@ unsigned bpi_frames_node(const struct frames *, uint32_t frame);
 /* Slab of a frame, and whether that slab is fully populated (then it may be registered). Lock free. */
 unsigned bpi_frames_slab(const struct frames *, uint32_t frame);
 bool bpi_frames_slab_ready(const struct frames *, unsigned slab);
+/*
+ * A ring is about to register the memory of a slab; it has let go of it. Between the two the slab's memory cannot be given
+ * back (R20). register: 0; -EAGAIN: not populated; -EBUSY: it drains; then it must not be registered. unregister: 0; -EINVAL:
+ * nobody had it. Lock free.
+ */
+int bpi_frames_slab_register(struct frames *, unsigned slab);
+int bpi_frames_slab_unregister(struct frames *, unsigned slab);
 unsigned bpi_frames_slab_count(const struct frames *);
 /* Address and bytes of a slab's part that belongs to the pool. */
 void bpi_frames_slab_range(const struct frames *, unsigned slab, void **at, size_t *bytes);
+
+/* ---- draining (drain.c): a slab's memory goes back to the system. Thread safe ---- */
+
+/*
+ * From now on nothing of the slab is handed out: its free frames are taken out of the buddy, and what is given back stays
+ * aside. What callers have in stock is theirs; bpi_frames_draining() tells them. 0; -EALREADY: it drains; -EINVAL: it has
+ * no memory, or there is no such slab; -EBUSY: it is being populated and that takes too long, retry.
+ */
+int bpi_frames_drain_begin(struct frames *, unsigned slab);
+/* Frames of it that are still out: bound, or in somebody's stock. -EINVAL: it does not drain. */
+long bpi_frames_drain_left(struct frames *, unsigned slab);
+/*
+ * All frames have come back: its memory goes to the system (to the hugetlb pool, if it is from there), and the slab can be
+ * placed again, on any node. Stale pointers read zeros. 0; -EBUSY: frames are out, or a ring has it registered: it drains
+ * on; -EINVAL: it does not drain; -ENOMEM: the system could not, retry or cancel.
+ */
+int bpi_frames_drain_end(struct frames *, unsigned slab);
+/* As if it had not begun: what is aside can be handed out again. 0; -EINVAL: it does not drain. */
+int bpi_frames_drain_cancel(struct frames *, unsigned slab);
+/* Whether a frame lies in a slab that drains: better given back than kept. Lock free, and cheap while none does. */
+bool bpi_frames_draining(const struct frames *, uint32_t frame);
 
 /* Invariants (bits against counts, no block free twice or with its buddy). true if sound. Takes the locks. */
 bool bpi_frames_check(const struct frames *);

@@ -191,6 +191,18 @@ static char *move_to_free_place(char *from, size_t bytes)
     return moved == MAP_FAILED ? NULL : moved;
 }
 
+/*
+ * Address space again, in one step: zeros that can be read (nothing is charged for those) and not written. A fork must
+ * be forbidden anew.
+ */
+static int map_reservation(char *at, size_t bytes)
+{
+    if (mmap(at, bytes, PROT_READ, MAP_RESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        return -errno;
+    madvise(at, bytes, MADV_NOHUGEPAGE); /* who reads needs no more than the page of zeros */
+    return 0;
+}
+
 /* Put [from, from+bytes) where the reservation is, in one step. */
 static int move_over_reservation(struct slabs *slabs, char **from, char *at, size_t bytes)
 {
@@ -205,13 +217,13 @@ static int move_over_reservation(struct slabs *slabs, char **from, char *at, siz
         return 0;
     int err = -errno;
     /* EEXIST if the reservation is still there, as it should be */
-    mmap(at, bytes, PROT_NONE, MAP_RESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    mmap(at, bytes, PROT_READ, MAP_RESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     madvise(at, bytes, MADV_DONTFORK);
     return err;
 }
 
-/* Whole pieces at `at` from the hugetlb pool, the first of them populated. Says why not. */
-static bool place_hugetlb(struct slabs *slabs, char *at, size_t bytes, unsigned node)
+/* Whole pieces at `at` from the hugetlb pool, the first `trial` bytes of them populated. Says why not. */
+static bool place_hugetlb(struct slabs *slabs, char *at, size_t bytes, size_t trial, unsigned node)
 {
     char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
@@ -225,7 +237,7 @@ static bool place_hugetlb(struct slabs *slabs, char *at, size_t bytes, unsigned 
         return false;
     }
     bind_to(slabs, map, bytes, node);
-    int err = madvise(map, bytes, MADV_DONTFORK) ? -errno : populate_range(map, SLAB_PIECE);
+    int err = madvise(map, bytes, MADV_DONTFORK) ? -errno : populate_range(map, trial);
     if (err)
         say_why(slabs, "hugetlb pages were promised and then refused (limit of a node or cgroup?): %s",
                 errno_name(err));
@@ -313,7 +325,7 @@ static int place_tail(struct slabs *slabs, char *at, size_t bytes, unsigned node
 
 /* ---- placing ---- */
 
-static int place_locked(struct slabs *slabs, unsigned index, unsigned node)
+static int place_locked(struct slabs *slabs, unsigned index, unsigned node, size_t most)
 {
     struct slab *slab = &slabs->slab[index];
     char *at = slab_at(slabs, index);
@@ -326,12 +338,16 @@ static int place_locked(struct slabs *slabs, unsigned index, unsigned node)
         if (slabs->huge == SLAB_HUGE_ON)
             return -ENOTSUP;
     }
+    if (slab->lived && madvise(at, slab->bytes, MADV_DONTFORK))
+        return -errno;
     int err = place_tail(slabs, at + whole, slab->bytes - whole, node);
     if (err)
         return err;
-    if (whole && slabs->huge != SLAB_HUGE_OFF && !slabs->hugetlb_off && place_hugetlb(slabs, at, whole, node)) {
+    size_t trial = slab->lived ? whole : SLAB_PIECE;
+    if (whole && whole <= most && slabs->huge != SLAB_HUGE_OFF && !slabs->hugetlb_off &&
+        place_hugetlb(slabs, at, whole, trial, node)) {
         backing = SLAB_HUGETLB;
-        populated = SLAB_PIECE;
+        populated = trial;
     } else if (whole) {
         err = place_anonymous(slabs, at, whole, &backing);
         if (err)
@@ -339,14 +355,24 @@ static int place_locked(struct slabs *slabs, unsigned index, unsigned node)
         bind_to(slabs, at, whole, node);
     }
     slab->backing = backing;
-    slab->node = (uint8_t)node;
     slabs->backing_count[backing]++;
+    atomic_store_explicit(&slab->node, (uint8_t)node, memory_order_relaxed);
     atomic_store_explicit(&slab->populated, populated, memory_order_relaxed);
-    atomic_store_explicit(&slab->state, populated == slab->bytes ? SLAB_POPULATED : SLAB_PLACED, memory_order_release);
+    slab_placed(slab);
+    if (populated == slab->bytes)
+        slab_completed(slab);
     return 0;
 }
 
-int bpi_slab_place(struct slabs *slabs, const struct topology *topology, unsigned node)
+/* The lowest reserved one. */
+static bool next_reserved(struct slabs *slabs)
+{
+    while (slabs->slab_next < slabs->slab_count && slab_state(&slabs->slab[slabs->slab_next]) != SLAB_RESERVED)
+        slabs->slab_next++;
+    return slabs->slab_next < slabs->slab_count;
+}
+
+int bpi_slab_place(struct slabs *slabs, const struct topology *topology, unsigned node, size_t most)
 {
     int result = -ENOSPC;
 
@@ -354,8 +380,8 @@ int bpi_slab_place(struct slabs *slabs, const struct topology *topology, unsigne
         return -EINVAL;
     pthread_mutex_lock(&slabs->lock);
     slabs->topology = topology;
-    if (slabs->slab_next < slabs->slab_count) {
-        int err = place_locked(slabs, slabs->slab_next, node);
+    if (next_reserved(slabs)) {
+        int err = place_locked(slabs, slabs->slab_next, node, most);
         result = err ? err : (int)slabs->slab_next++;
     }
     pthread_mutex_unlock(&slabs->lock);
@@ -373,7 +399,7 @@ static void recount(struct slabs *slabs, struct slab *slab, uint8_t backing)
 
 /*
  * The hugetlb pages of a slab ran out. What was not populated was never handed out, so it can be mapped anew:
- * over the old mapping, first without access so that the kernel has nothing to charge and no reason to fail half way.
+ * over the old mapping, first as address space so that the kernel has nothing to charge and no reason to fail half way.
  */
 static int leave_hugetlb(struct slabs *slabs, unsigned index, size_t from, int cause)
 {
@@ -389,15 +415,16 @@ static int leave_hugetlb(struct slabs *slabs, unsigned index, size_t from, int c
         err = -ENOTSUP;
         goto out;
     }
-    if (mmap(at, bytes, PROT_NONE, MAP_RESERVE | MAP_FIXED, -1, 0) == MAP_FAILED || madvise(at, bytes, MADV_DONTFORK)) {
+    err = map_reservation(at, bytes);
+    if (!err && madvise(at, bytes, MADV_DONTFORK))
         err = -errno;
+    if (err)
         goto out;
-    }
     say_why(slabs, "hugetlb pages ran out in the middle of a slab (limit of a node or cgroup?): %s", errno_name(cause));
     err = place_anonymous(slabs, at, bytes, &backing);
     if (err)
         goto out;
-    bind_to(slabs, at, bytes, slab->node);
+    bind_to(slabs, at, bytes, atomic_load_explicit(&slab->node, memory_order_relaxed));
     recount(slabs, slab, backing);
 out:
     pthread_mutex_unlock(&slabs->lock);
@@ -430,18 +457,33 @@ static int check_thp(struct slabs *slabs, struct slab *slab, char *at)
     return err;
 }
 
-long bpi_slab_populate(struct slabs *slabs, unsigned index)
+/* Of the piece that begins here only a part may be populated: on small pages that takes no more. 0: not on hugetlb. */
+static size_t part_of_piece(const struct slab *slab, char *at, size_t bytes, size_t piece_left)
+{
+    if (bytes == piece_left)
+        return bytes;
+    if (slab->backing == SLAB_HUGETLB)
+        return 0;
+    madvise(at, piece_left, MADV_NOHUGEPAGE); /* fails only where there are none anyway */
+    return bytes;
+}
+
+long bpi_slab_populate(struct slabs *slabs, unsigned index, size_t most)
 {
     struct slab *slab = &slabs->slab[index];
     size_t from = atomic_load_explicit(&slab->populated, memory_order_relaxed);
-    size_t bytes = slab->bytes - from < SLAB_PIECE ? slab->bytes - from : SLAB_PIECE;
-    bool whole = bytes == SLAB_PIECE;
+    size_t in_piece = SLAB_PIECE - from % SLAB_PIECE;
+    size_t piece_left = slab->bytes - from < in_piece ? slab->bytes - from : in_piece;
+    size_t bytes = piece_left < most ? piece_left : most;
     char *at = slab_at(slabs, index) + from;
 
-    if (atomic_load_explicit(&slab->state, memory_order_relaxed) == SLAB_RESERVED)
+    if (slab_state(slab) != SLAB_PLACED && slab_state(slab) != SLAB_POPULATED)
         return -EINVAL;
+    if (bytes && slab->bytes - from >= in_piece)
+        bytes = part_of_piece(slab, at, bytes, piece_left);
     if (!bytes)
         return 0;
+    bool whole = bytes == SLAB_PIECE;
     int err = populate_range(at, bytes);
     if (err && whole && slab->backing == SLAB_HUGETLB) {
         err = leave_hugetlb(slabs, index, from, err);
@@ -458,6 +500,40 @@ long bpi_slab_populate(struct slabs *slabs, unsigned index)
         return err;
     atomic_store_explicit(&slab->populated, from + bytes, memory_order_relaxed);
     if (from + bytes == slab->bytes)
-        atomic_store_explicit(&slab->state, SLAB_POPULATED, memory_order_release);
+        slab_completed(slab);
     return (long)bytes;
+}
+
+/* ---- giving back ---- */
+
+int bpi_slab_leave(struct slabs *slabs, unsigned index)
+{
+    struct slab *slab = &slabs->slab[index];
+
+    if (slab_leaves(slab))
+        return 0;
+    return slab_state(slab) == SLAB_DRAINING ? -EBUSY : -EINVAL;
+}
+
+int bpi_slab_release(struct slabs *slabs, unsigned index)
+{
+    struct slab *slab = &slabs->slab[index];
+
+    if (slab_state(slab) != SLAB_LEAVING)
+        return -EINVAL;
+    pthread_mutex_lock(&slabs->lock);
+    int err = map_reservation(slab_at(slabs, index), slab->bytes);
+    if (err)
+        goto out;
+    madvise(slab_at(slabs, index), slab->bytes, MADV_DONTFORK); /* else when it is placed: till then it is zeros */
+    slabs->backing_count[slab->backing]--;
+    slabs->slab_next = index < slabs->slab_next ? index : slabs->slab_next;
+    if (slab->backing == SLAB_HUGETLB)
+        slabs->hugetlb_off = false; /* there are some again */
+    slab->lived = true;
+    atomic_store_explicit(&slab->populated, 0, memory_order_relaxed);
+    slab_left(slab);
+out:
+    pthread_mutex_unlock(&slabs->lock);
+    return err;
 }

@@ -1,38 +1,54 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Slabs: the units in which memory is placed on a node, populated and registered.
+ * Slabs: the units in which memory is placed on a node, populated, registered, and given back.
  *
- *   reserved --place(node)--> placed --populate--> populated --(registered with rings)--> ...
+ *      +----------------------------------- S8 ------------------------------------+
+ *      v                                                                           |
+ *   reserved --S1--> placed(node) --S2--> populated --S3/S4--> registered n times  |
+ *                       |    ^                 |    ^                   |          |
+ *                       S5   S6                S5   S6                  S5         |
+ *                       v    |                 v    |                   v          |
+ *                      draining <--------------+----+-------------------+ --S7--> leaving
  *
  * Address space for the whole pool is reserved at open (PROT_NONE, no swap charged, not inherited by fork) and nothing
  * is touched. Population goes by MADV_POPULATE_WRITE in pieces of SLAB_PIECE, so that a failure is an error code and
  * never a SIGBUS, and so that the one who needs the first frame does not wait for a whole slab.
  *
- * Memory is never unmapped while the pool is open: a stale pointer into a frame reads old bytes, not a fault. (The one
- * exception is a hugetlb slab whose pages run out half way: what was never populated, and so never handed out, is
- * mapped anew.)
+ * Address space is never unmapped while the pool is open: a stale pointer into a frame reads old bytes, or zeros where
+ * the memory was given back, not a fault. Memory that a ring has registered is never taken away (R20): the device would
+ * go on writing into pages that nobody sees any more. The count of registrations and the state are one word, so neither
+ * can change between a look at the other and what is done about it.
  *
- * Threads: place may be called by any thread (one lock, held while a slab is placed). populate may run for different
- * slabs at once, by one thread per slab. state and populated may be read at any time.
+ * Threads: place and release may be called by any thread (one lock, held meanwhile). populate may run for different
+ * slabs at once, by one thread per slab, and not while the slab drains. What is atomic may be read at any time.
  */
 #ifndef NUMA_SLAB_H
 #define NUMA_SLAB_H
 
 #include "numa/topology.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #define SLAB_PIECE (2u << 20) /* bytes populated at once; also the huge page */
 
-enum slab_state { SLAB_RESERVED, SLAB_PLACED, SLAB_POPULATED };
+enum slab_state {
+    SLAB_RESERVED,  /* address space */
+    SLAB_PLACED,    /* has a node and a backing; memory up to `populated` */
+    SLAB_POPULATED, /* all of it is memory: may be registered */
+    SLAB_DRAINING,  /* nothing of it is handed out any more */
+    SLAB_LEAVING    /* its memory is being given back */
+};
 enum slab_backing { SLAB_HUGETLB, SLAB_THP, SLAB_SMALL };
 enum slab_huge { SLAB_HUGE_TRY, SLAB_HUGE_ON, SLAB_HUGE_OFF };
 
 struct slab {
-    _Atomic uint8_t state;    /* enum slab_state; release on each step */
+    _Atomic uint32_t word;    /* enum slab_state; above it, how many rings have it registered */
     uint8_t backing;          /* enum slab_backing, once placed: the worst of its parts; under the slabs' lock */
-    uint8_t node;             /* constant once placed */
+    _Atomic uint8_t node;     /* as long as it is placed */
+    bool lived;               /* had memory before: there may be pointers into it; under the slabs' lock */
+    uint32_t aside;           /* frames that came back while it drains; under its node's lock (frames.c) */
     _Atomic size_t populated; /* bytes populated from its start */
     size_t bytes;             /* bytes of it that belong to the pool: slab_bytes, less for the last; constant */
 };
@@ -48,7 +64,7 @@ struct slabs {
 
     pthread_mutex_t lock;            /* guards what follows */
     const struct topology *topology; /* borrowed: of the last place */
-    unsigned slab_next;              /* slabs below have been placed */
+    unsigned slab_next;              /* slabs below are not reserved */
     unsigned backing_count[3];
     bool hugetlb_off;       /* hugetlb was refused once: not asked again */
     bool hugetlb_movable;   /* mremap of hugetlb has been seen to work */
@@ -56,6 +72,118 @@ struct slabs {
     char huge_reason[120];  /* why the last step down happened; empty if none did */
     char bind_reason[120];  /* why a slab may lie on another node than asked; empty if no bind was refused */
 };
+
+/* ---- transitions (RULES.md has the table); all of them fail rather than do what is not allowed ---- */
+
+#define SLAB_STATE    0xffu
+#define SLAB_RING_ONE 0x100u /* one registration */
+
+/* acquire: with S2, who sees a slab populated sees its memory */
+static inline enum slab_state slab_state(const struct slab *slab)
+{
+    return (enum slab_state)(atomic_load_explicit(&slab->word, memory_order_acquire) & SLAB_STATE);
+}
+
+/* How many rings have it registered. relaxed: a peek */
+static inline uint32_t slab_rings(const struct slab *slab)
+{
+    return atomic_load_explicit(&slab->word, memory_order_relaxed) / SLAB_RING_ONE;
+}
+
+/* From one state to another, whatever the count of registrations. false: it is in another state, and stays so. */
+static inline bool slab_move(struct slab *slab, enum slab_state from, enum slab_state to, memory_order order)
+{
+    uint32_t word = atomic_load_explicit(&slab->word, memory_order_relaxed);
+
+    while ((word & SLAB_STATE) == (uint32_t)from)
+        if (atomic_compare_exchange_weak_explicit(&slab->word, &word, (word & ~SLAB_STATE) | (uint32_t)to, order,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
+}
+
+/* S1. reserved -> placed. release: its node and backing are there for who sees it placed */
+static inline bool slab_placed(struct slab *slab)
+{
+    return slab_move(slab, SLAB_RESERVED, SLAB_PLACED, memory_order_release);
+}
+
+/* S2. placed -> populated. release: its memory is there for who sees it populated */
+static inline bool slab_completed(struct slab *slab)
+{
+    return slab_move(slab, SLAB_PLACED, SLAB_POPULATED, memory_order_release);
+}
+
+/*
+ * S3. One ring more may register it: said before the ring is told. 0; -EAGAIN: not populated, registering would do it;
+ * -EBUSY: it drains. acquire: what is registered is what S2 populated
+ */
+static inline int slab_registered(struct slab *slab)
+{
+    uint32_t word = atomic_load_explicit(&slab->word, memory_order_relaxed);
+
+    while ((word & SLAB_STATE) == SLAB_POPULATED)
+        if (atomic_compare_exchange_weak_explicit(&slab->word, &word, word + SLAB_RING_ONE, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return 0;
+    return (word & SLAB_STATE) == SLAB_PLACED ? -EAGAIN : -EBUSY;
+}
+
+/*
+ * S4. One ring less: said after the ring has let go of it. 0; -EINVAL: none had it. release: letting go comes before what
+ * S7 allows
+ */
+static inline int slab_unregistered(struct slab *slab)
+{
+    uint32_t word = atomic_load_explicit(&slab->word, memory_order_relaxed);
+
+    while (word >= SLAB_RING_ONE)
+        if (atomic_compare_exchange_weak_explicit(&slab->word, &word, word - SLAB_RING_ONE, memory_order_release,
+                                                  memory_order_relaxed))
+            return 0;
+    return -EINVAL;
+}
+
+/* S5. placed or populated -> draining; rings keep it registered. relaxed: the node's lock orders what this is about */
+static inline bool slab_drained(struct slab *slab)
+{
+    return slab_move(slab, SLAB_POPULATED, SLAB_DRAINING, memory_order_relaxed) ||
+           slab_move(slab, SLAB_PLACED, SLAB_DRAINING, memory_order_relaxed);
+}
+
+/* S6. draining -> what it was. release, as S1 and S2 */
+static inline bool slab_undrained(struct slab *slab)
+{
+    bool whole = atomic_load_explicit(&slab->populated, memory_order_relaxed) == slab->bytes;
+
+    return slab_move(slab, SLAB_DRAINING, whole ? SLAB_POPULATED : SLAB_PLACED, memory_order_release);
+}
+
+/*
+ * S7. draining and registered nowhere -> leaving. No ring can register it any more (S3), so from here on its memory may
+ * go (R20). acquire: with S4
+ */
+static inline bool slab_leaves(struct slab *slab)
+{
+    uint32_t word = SLAB_DRAINING;
+
+    return atomic_compare_exchange_strong_explicit(&slab->word, &word, SLAB_LEAVING, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+/* S7 taken back: the system did not take the memory. */
+static inline bool slab_stays(struct slab *slab)
+{
+    return slab_move(slab, SLAB_LEAVING, SLAB_DRAINING, memory_order_release);
+}
+
+/* S8. leaving -> reserved. release: it is empty for who places it */
+static inline bool slab_left(struct slab *slab)
+{
+    return slab_move(slab, SLAB_LEAVING, SLAB_RESERVED, memory_order_release);
+}
+
+/* ---- slab.c ---- */
 
 /* Slab size for a pool: 2 MiB below 512 MiB, 32 MiB from there, larger once 16,384 slabs would not do. */
 size_t bpi_slab_bytes_for(uint64_t pool_bytes);
@@ -65,23 +193,37 @@ int bpi_slabs_open(struct slabs *, uint64_t bytes, enum slab_huge);
 void bpi_slabs_close(struct slabs *);
 
 /*
- * Place the next reserved slab on a node: makes it accessible, chooses its backing (hugetlb, then THP, then
- * 4 KiB pages, each tried for real), binds it. Populates nothing but what the trial of hugetlb needs. The
- * slab's number, or -ENOSPC (all placed), or what the system answered; the slab then stays reserved. A bind that is
- * refused is no error: bind_reason says so.
+ * Place the lowest reserved slab on a node: makes it accessible, chooses its backing (hugetlb, then THP, then
+ * 4 KiB pages, each tried for real), binds it. Populates nothing but what the trial of hugetlb needs; a slab that had
+ * memory before gets all of its hugetlb pages, since a stale pointer that came first could not be told that there are
+ * none. `most`: bytes that may be populated now; hugetlb, which takes a whole slab from the system, is not tried for less.
+ * The slab's number, or -ENOSPC (none is reserved), or what the system answered; the slab then stays reserved. A bind
+ * that is refused is no error: bind_reason says so.
  *
  * What is less than a whole huge page at the pool's end gets small pages, so that the pool never takes more than was
  * asked for. With SLAB_HUGE_ON a slab that gets no huge pages is an error (-ENOTSUP), reason in huge_reason; that end
  * is exempt unless it is the whole pool.
  */
-int bpi_slab_place(struct slabs *, const struct topology *, unsigned node);
+int bpi_slab_place(struct slabs *, const struct topology *, unsigned node, size_t most);
 
 /*
- * Populate the next piece of a placed slab. Bytes populated (up to SLAB_PIECE; fewer at the pool's end), 0 when
- * the slab is fully populated, or a negative errno and nothing changed: -ENOMEM, -ENOTSUP (SLAB_HUGE_ON), or what else
- * the system said. A hugetlb slab that gets no more pages goes on with the next backing. The first piece on
- * transparent huge pages is looked at: if the kernel gave small pages after all, the slab steps down too.
+ * Populate the next part of a placed slab, at most `most` bytes (a multiple of 4096): up to the end of a piece, or of the
+ * slab. Bytes populated, 0 when there is nothing more to populate, or a negative errno and nothing changed: -ENOMEM,
+ * -ENOTSUP (SLAB_HUGE_ON), -EINVAL (not placed), or what else the system said. A hugetlb slab that gets no more pages
+ * goes on with the next backing. The first piece on transparent huge pages is looked at: if the kernel gave small pages
+ * after all, the slab steps down too. A piece of which only a part is allowed is on small pages, and not on hugetlb.
  */
-long bpi_slab_populate(struct slabs *, unsigned slab);
+long bpi_slab_populate(struct slabs *, unsigned slab, size_t most);
+
+/*
+ * From draining to leaving, where nothing but release can come of it: the caller knows that no frame of it is out. 0;
+ * -EBUSY: a ring has it registered; -EINVAL: it does not drain.
+ */
+int bpi_slab_leave(struct slabs *, unsigned slab);
+/*
+ * Give the memory of a leaving slab back to the system; it is reserved again, readable as zeros. 0; -EINVAL: it does not
+ * leave; -ENOMEM: the system could not, it is leaving still.
+ */
+int bpi_slab_release(struct slabs *, unsigned slab);
 
 #endif

@@ -2,21 +2,23 @@
 /*
  * Frames under threads: several take and give back blocks of all orders on two nodes while the pool grows, runs full
  * and spills. Every frame has an owner in an array of atomics: handed out twice, given to two, or lost is seen at once.
- * Others ask for statistics and run the check meanwhile.
+ * Others ask for statistics and run the check meanwhile, drain one slab after the other, and register slabs as a ring
+ * would.
  */
 #include "numa/frames.h"
+#include "numa/node.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define THREADS      4u
-#define STEPS        60000u /* each */
-#define HELD_MAX     600u
-#define POOL_BYTES   ((uint64_t)(11u << 20) + 7 * 4096)
-#define PIECE_FRAMES 512u
+#define THREADS    4u
+#define STEPS      60000u /* each */
+#define HELD_MAX   600u
+#define POOL_BYTES ((uint64_t)(11u << 20) + 7 * 4096)
 
 static struct topology topology;
 static _Atomic uint8_t *owner; /* 0: not handed out */
@@ -142,7 +144,9 @@ static void *watch(void *arg)
 
     while (!stop) {
         bpi_frames_stats(frames, &stats);
-        if (stats.frames_free > stats.frames_populated || stats.frames_populated > stats.frames_total)
+        /* node by node: a slab that leaves one and comes to the next is seen twice */
+        uint64_t most = stats.frames_total + (topology.node_count > 1 ? PIECE_FRAMES : 0);
+        if (stats.frames_free > stats.frames_populated || stats.frames_populated > most)
             wrong++;
         if (!bpi_frames_check(frames))
             wrong++;
@@ -152,11 +156,65 @@ static void *watch(void *arg)
     return NULL;
 }
 
+/* Slabs leave, if all their frames come back in time, and come again when they are needed. */
+static void *drain(void *arg)
+{
+    struct worker *me = arg;
+
+    while (!stop) {
+        unsigned slab = draw(me, bpi_frames_slab_count(me->frames));
+        int err = bpi_frames_drain_begin(me->frames, slab);
+        if (err) {
+            wrong += err != -EINVAL && err != -EBUSY;
+            sched_yield();
+            continue;
+        }
+        long left = 1;
+        for (unsigned i = 0; i < 300 && left > 0 && !stop; i++) {
+            left = bpi_frames_drain_left(me->frames, slab);
+            sched_yield();
+        }
+        err = bpi_frames_drain_end(me->frames, slab);
+        wrong += left < 0 || (err && err != -EBUSY);
+        if (err)
+            wrong += bpi_frames_drain_cancel(me->frames, slab) != 0;
+        else
+            me->taken++;
+        me->refused += err != 0;
+    }
+    return NULL;
+}
+
+/* A slab is there, whole, and on one node, as long as somebody has it registered. */
+static void *hold(void *arg)
+{
+    struct worker *me = arg;
+
+    while (!stop) {
+        unsigned slab = draw(me, bpi_frames_slab_count(me->frames));
+        const struct slab *held = &me->frames->slabs.slab[slab];
+        if (bpi_frames_slab_register(me->frames, slab)) {
+            sched_yield();
+            continue;
+        }
+        unsigned node = slab_node(held);
+        for (unsigned i = 0; i < 50; i++) {
+            enum slab_state state = slab_state(held);
+            wrong += state != SLAB_POPULATED && state != SLAB_DRAINING;
+            wrong += slab_node(held) != node || slab_frames(held) != held->bytes / FRAME_BYTES;
+            sched_yield();
+        }
+        wrong += bpi_frames_slab_unregister(me->frames, slab) != 0;
+        me->taken++;
+    }
+    return NULL;
+}
+
 /* One round on a machine of so many nodes. */
 static void round_of(unsigned nodes)
 {
-    static struct worker worker[THREADS];
-    pthread_t thread[THREADS], watcher;
+    static struct worker worker[THREADS], drainer, holder;
+    pthread_t thread[THREADS], watcher, drains, holds;
     struct frames *frames = NULL;
     struct frames_stats stats;
     uint32_t first, blocks = 0;
@@ -175,7 +233,11 @@ static void round_of(unsigned nodes)
     stop = false;
     owner = calloc(bpi_frames_total(frames), sizeof(*owner));
     memset(worker, 0, sizeof(worker));
+    drainer = (struct worker){.frames = frames, .seed = 0x2545f4914f6cdd1du};
+    holder = (struct worker){.frames = frames, .seed = 0x6a09e667f3bcc909u};
     pthread_create(&watcher, NULL, watch, frames);
+    pthread_create(&drains, NULL, drain, &drainer);
+    pthread_create(&holds, NULL, hold, &holder);
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i].frames = frames;
         worker[i].number = i + 1;
@@ -189,19 +251,29 @@ static void round_of(unsigned nodes)
     }
     stop = true;
     pthread_join(watcher, NULL);
+    pthread_join(drains, NULL);
+    pthread_join(holds, NULL);
 
     expect(wrong == 0, "every frame has one owner at a time");
     expect(refused > 0, "the pool ran full");
     expect(bpi_frames_check(frames), "the allocator is sound");
     bpi_frames_stats(frames, &stats);
     expect(stats.frames_free == stats.frames_populated, "everything is back");
-    expect(stats.frames_populated == stats.frames_total, "everything was populated");
+    expect(stats.slabs_draining == 0, "no slab drains any more");
+    for (unsigned i = 0; i < bpi_frames_slab_count(frames); i++) {
+        int err = bpi_frames_drain_begin(frames, i);
+        wrong += err ? err != -EINVAL : bpi_frames_drain_end(frames, i) != 0;
+    }
+    bpi_frames_stats(frames, &stats);
+    expect(wrong == 0 && stats.frames_populated == 0, "all slabs can leave");
+    expect(holder.taken > 0, "slabs were registered");
     expect((stats.spilled > 0) == (nodes > 1), "nodes helped each other");
     while (!bpi_frames_alloc(frames, 0, FRAMES_ORDER_MAX, &first))
         blocks++;
     expect(blocks == stats.frames_total / PIECE_FRAMES, "whole blocks are whole again");
-    printf("%u node(s): %llu frames taken, %llu times full, %llu spilled\n", nodes, (unsigned long long)taken,
-           (unsigned long long)refused, (unsigned long long)stats.spilled);
+    printf("%u node(s): %llu frames taken, %llu times full, %llu spilled, %llu slabs left\n", nodes,
+           (unsigned long long)taken, (unsigned long long)refused, (unsigned long long)stats.spilled,
+           (unsigned long long)drainer.taken);
     bpi_frames_close(frames);
     free((void *)owner);
 }

@@ -419,8 +419,15 @@ struct churner {
     bp_pool *pool;
     bp_session *s;
     uint64_t state;
-    _Atomic unsigned wrong;
+    unsigned wrong;
+    char why[300]; /* the last of them */
 };
+
+static void churner_blames(struct churner *c, const char *call, int rc, const char *text)
+{
+    c->wrong++;
+    snprintf(c->why, sizeof(c->why), "%s: %d, %s", call, rc, text);
+}
 
 static uint64_t churner_draw(struct churner *c, uint64_t below)
 {
@@ -432,21 +439,28 @@ static uint64_t churner_draw(struct churner *c, uint64_t below)
 static void *churn(void *arg)
 {
     struct churner *c = arg;
+    struct bp_error error = {0};
 
     for (unsigned round = 0; round < 60; round++) {
-        struct bp_file_options o = {
-            .size = sizeof(o), .null_bytes = 1ull << 30, .extent_bytes = 4096u << churner_draw(c, 4)};
+        struct bp_file_options o = {.size = sizeof(o),
+                                    .null_bytes = 1ull << 30,
+                                    .extent_bytes = 4096u << churner_draw(c, 4),
+                                    .error = &error};
         bp_file *file = NULL;
+        int rc = bp_file_open(c->pool, "null", &o, &file);
 
-        if (bp_file_open(c->pool, "null", &o, &file))
-            c->wrong++;
+        if (rc)
+            churner_blames(c, "open", rc, error.text);
         for (unsigned i = 0; i < 500 && file; i++) {
             struct bp_view view;
 
-            c->wrong += bp_read(c->s, file, churner_draw(c, 2000), &view) != 0;
+            rc = bp_read(c->s, file, churner_draw(c, 2000), &view);
+            if (rc)
+                churner_blames(c, "read", rc, bp_session_error(c->s));
         }
-        if (file && bp_file_close(file, NULL))
-            c->wrong++;
+        rc = file ? bp_file_close(file, &error) : 0;
+        if (rc)
+            churner_blames(c, "close", rc, error.text);
     }
     return NULL;
 }
@@ -463,7 +477,7 @@ Test(replacement, no_frame_is_lost_between_threads)
     }
     for (unsigned i = 0; i < THREADS; i++) {
         pthread_join(c[i].thread, NULL);
-        cr_expect_eq(c[i].wrong, 0, "thread %u: %u wrong", i, c[i].wrong);
+        cr_expect_eq(c[i].wrong, 0, "thread %u: %u wrong, the last: %s", i, c[i].wrong, c[i].why);
         cr_assert_eq(bp_session_close(c[i].s), 0);
     }
     play_close(&p); /* checks that each bound head has its entry */

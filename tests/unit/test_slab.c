@@ -40,11 +40,11 @@ static void populate_all(struct slabs *slabs, unsigned slab)
     long got;
     size_t sum = slabs->slab[slab].populated;
 
-    while ((got = bpi_slab_populate(slabs, slab)) > 0)
+    while ((got = bpi_slab_populate(slabs, slab, SIZE_MAX)) > 0)
         sum += (size_t)got;
     cr_assert_eq(got, 0, "populate: %ld", got);
     cr_assert_eq(sum, slabs->slab[slab].bytes);
-    cr_assert_eq(slabs->slab[slab].state, SLAB_POPULATED);
+    cr_assert_eq(slab_state(&slabs->slab[slab]), SLAB_POPULATED);
 }
 
 Test(slab, sizes_and_arguments)
@@ -75,8 +75,8 @@ Test(slab, sizes_and_arguments)
     cr_assert_geq(slabs.base, slabs.map);
     cr_assert_leq(slabs.base + (1ull << 42), slabs.map + slabs.reserved);
     cr_assert_lt(rss_bytes(), before + 4 * MIB);
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), -EINVAL, "a reserved slab is not populated");
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, topology.node_count), -EINVAL);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), -EINVAL, "a reserved slab is not populated");
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, topology.node_count, SIZE_MAX), -EINVAL);
     bpi_slabs_close(&slabs);
     bpi_slabs_close(&slabs); /* once more does no harm */
 }
@@ -89,13 +89,13 @@ Test(slab, life_of_a_pool_that_ends_in_half_a_piece)
     open_slabs(&slabs, bytes, SLAB_HUGE_TRY, false);
     cr_assert_eq(slabs.slab_count, 3u);
     for (unsigned i = 0; i < 3; i++) {
-        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), (int)i);
-        cr_assert_eq(slabs.slab[i].state, SLAB_PLACED);
+        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), (int)i);
+        cr_assert_eq(slab_state(&slabs.slab[i]), SLAB_PLACED);
         cr_assert_eq(resident_bytes(slabs.base, 3 * slabs.slab_bytes), i * 2 * MIB, "placing populates nothing");
         populate_all(&slabs, i);
-        cr_assert_eq(bpi_slab_populate(&slabs, i), 0);
+        cr_assert_eq(bpi_slab_populate(&slabs, i, SIZE_MAX), 0);
     }
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), -ENOSPC);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), -ENOSPC);
     cr_assert_eq(slabs.slab[2].bytes, MIB - PAGE);
     cr_assert_eq(resident_bytes(slabs.base, 3 * slabs.slab_bytes), bytes, "not a page more than the pool");
     memset(slabs.base, 0xa5, bytes);
@@ -130,7 +130,7 @@ Test(slab, huge_off_on_and_impossible)
     struct slabs slabs;
 
     open_slabs(&slabs, 4 * MIB, SLAB_HUGE_OFF, true);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
     populate_all(&slabs, 0);
     struct mapping mapping = mapping_of(slabs.base);
     cr_assert(has_flag(&mapping, "nh"));
@@ -142,20 +142,20 @@ Test(slab, huge_off_on_and_impossible)
     /* no huge pages for this process: try steps down and says so, on fails, and nothing is used up by that */
     cr_assert_eq(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
     open_slabs(&slabs, 4 * MIB, SLAB_HUGE_TRY, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
     populate_all(&slabs, 0);
     cr_assert_eq(slabs.backing_count[SLAB_SMALL], 1u);
     cr_assert(strstr(slabs.huge_reason, "for this process"), "%s", slabs.huge_reason);
     bpi_slabs_close(&slabs);
 
     open_slabs(&slabs, 4 * MIB, SLAB_HUGE_ON, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), -ENOTSUP);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), -ENOTSUP);
     cr_assert_str_not_empty(slabs.huge_reason);
     cr_assert_eq(slabs.slab_next, 0u);
-    cr_assert_eq(slabs.slab[0].state, SLAB_RESERVED);
+    cr_assert_eq(slab_state(&slabs.slab[0]), SLAB_RESERVED);
     cr_assert_eq(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
     if (thp_enabled()) {
-        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0, "%s", slabs.huge_reason);
+        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0, "%s", slabs.huge_reason);
         populate_all(&slabs, 0);
         cr_assert_eq(mapping_of(slabs.base).huge, 2048u);
     }
@@ -163,14 +163,14 @@ Test(slab, huge_off_on_and_impossible)
 
     /* less than a huge page altogether: cannot be on; an end of that size can */
     open_slabs(&slabs, MIB, SLAB_HUGE_ON, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), -ENOTSUP);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), -ENOTSUP);
     cr_assert(strstr(slabs.huge_reason, "smaller"), "%s", slabs.huge_reason);
     bpi_slabs_close(&slabs);
     if (!thp_enabled())
         cr_skip_test("no transparent huge pages here");
     open_slabs(&slabs, 3 * MIB, SLAB_HUGE_ON, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 1);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 1);
     cr_assert_str_empty(slabs.huge_reason);
     bpi_slabs_close(&slabs);
 }
@@ -183,8 +183,8 @@ Test(slab, small_pages_where_huge_ones_were_advised)
         cr_skip_test("no transparent huge pages here");
     bend(PROBE_COLLAPSE, ENOMEM, 0, 1);
     open_slabs(&slabs, 6 * MIB, SLAB_HUGE_TRY, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 1);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 1);
     cr_assert_eq(slabs.backing_count[SLAB_THP], 2u);
     populate_all(&slabs, 0);
     cr_assert_eq(slabs.backing_count[SLAB_THP], 1u);
@@ -193,7 +193,7 @@ Test(slab, small_pages_where_huge_ones_were_advised)
     populate_all(&slabs, 1); /* the next slab is looked at again, and is what was asked */
     cr_assert_eq(bent.seen, 2);
     cr_assert_eq(slabs.backing_count[SLAB_THP], 1u);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 2);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 2);
     populate_all(&slabs, 2); /* shown once, not looked at any more */
     cr_assert_eq(bent.seen, 2);
     cr_assert_eq(slabs.backing_count[SLAB_THP], 2u);
@@ -202,8 +202,8 @@ Test(slab, small_pages_where_huge_ones_were_advised)
 
     bend(PROBE_COLLAPSE, ENOMEM, 0, 1);
     open_slabs(&slabs, 4 * MIB, SLAB_HUGE_ON, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), -ENOTSUP);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), -ENOTSUP);
     cr_assert_str_not_empty(slabs.huge_reason);
     cr_assert_eq(slabs.slab[0].populated, 0u);
     cr_assert_eq(resident_bytes(slabs.base, slabs.slab_bytes), 0u);
@@ -217,32 +217,32 @@ Test(slab, refused_and_interrupted_population)
     enum { PIECES = 16 };
 
     open_slabs(&slabs, 512 * MIB, SLAB_HUGE_TRY, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
 
     bend(PROBE_POPULATE, ENOMEM, 0, 1); /* nothing changes, and it can be had later */
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), -ENOMEM);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), -ENOMEM);
     cr_assert_eq(bent.seen, 1);
     cr_assert_eq(slabs.slab[0].populated, SLAB_PIECE);
     cr_assert_eq(resident_bytes(slabs.base, slabs.slab_bytes), SLAB_PIECE);
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
 
     bend(PROBE_POPULATE, EAGAIN, 0, 5); /* goes on by itself */
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
     cr_assert_eq(bent.seen, 6);
     bend(PROBE_POPULATE, EINTR, 0, 1000); /* but not for ever */
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), -EINTR);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), -EINTR);
     cr_assert_lt(bent.seen, 100);
 
     bend(PROBE_POPULATE, EINVAL, 0, 1000); /* an old kernel: touched instead */
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
     cr_assert_eq(resident_bytes(slabs.base, slabs.slab_bytes), 4 * SLAB_PIECE);
     bend(0, 0, 0, 0);
     for (unsigned i = 4; i < PIECES; i++) {
-        cr_assert_eq(slabs.slab[0].state, SLAB_PLACED);
-        cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+        cr_assert_eq(slab_state(&slabs.slab[0]), SLAB_PLACED);
+        cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
     }
-    cr_assert_eq(slabs.slab[0].state, SLAB_POPULATED);
+    cr_assert_eq(slab_state(&slabs.slab[0]), SLAB_POPULATED);
     bpi_slabs_close(&slabs);
 }
 
@@ -258,9 +258,9 @@ Test(slab, bind_that_is_refused_is_told)
     cr_assert_eq(bpi_topology_open(&four), 0);
     cr_assert_eq(four.node_count, 4u);
     open_slabs(&slabs, 4 * MIB, SLAB_HUGE_TRY, false);
-    cr_assert_eq(bpi_slab_place(&slabs, &four, 0), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &four, 0, SIZE_MAX), 0);
     cr_assert_str_empty(slabs.bind_reason);
-    cr_assert_eq(bpi_slab_place(&slabs, &four, 3), 1);
+    cr_assert_eq(bpi_slab_place(&slabs, &four, 3, SIZE_MAX), 1);
     cr_assert(strstr(slabs.bind_reason, "node 3"), "%s", slabs.bind_reason);
     cr_assert_eq(slabs.slab[1].node, 3);
     populate_all(&slabs, 1);
@@ -279,7 +279,7 @@ Test(slab, hugetlb_until_it_is_used_up)
     hugetlb_want(PAGES);
     open_slabs(&slabs, SLABS * 2 * MIB, SLAB_HUGE_TRY, true);
     for (unsigned i = 0; i < SLABS; i++) {
-        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), (int)i);
+        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), (int)i);
         populate_all(&slabs, i);
         memset(at_slab(&slabs, i), (int)i + 1, 2 * MIB); /* a SIGBUS if it were not really there */
     }
@@ -306,17 +306,17 @@ Test(slab, hugetlb_that_runs_out_inside_a_slab)
 
     hugetlb_want(40); /* enough for another slab */
     open_slabs(&slabs, 512 * MIB, SLAB_HUGE_TRY, true);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
     if (!slabs.backing_count[SLAB_HUGETLB])
         cr_skip_test("somebody else took the hugetlb pages");
     cr_assert_eq(slabs.slab[0].populated, SLAB_PIECE, "the trial");
     cr_assert_str_empty(slabs.huge_reason);
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
     memset(slabs.base, 0x5a, 2 * SLAB_PIECE);
 
     /* what a limit of a cgroup or a node answers: promised, and not there */
     bend(PROBE_POPULATE, EFAULT, 0, 1);
-    cr_assert_eq(bpi_slab_populate(&slabs, 0), (long)SLAB_PIECE);
+    cr_assert_eq(bpi_slab_populate(&slabs, 0, SIZE_MAX), (long)SLAB_PIECE);
     cr_assert_eq(slabs.backing_count[SLAB_HUGETLB], 0u);
     cr_assert_eq(slabs.backing_count[thp_enabled() ? SLAB_THP : SLAB_SMALL], 1u);
     cr_assert(strstr(slabs.huge_reason, "EFAULT"), "%s", slabs.huge_reason);
@@ -332,7 +332,7 @@ Test(slab, hugetlb_that_runs_out_inside_a_slab)
         cr_assert_geq(mapping.huge, 14 * 2048u);
 
     /* and not asked again */
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 1);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 1);
     cr_assert_neq(slabs.slab[1].backing, SLAB_HUGETLB);
     bpi_slabs_close(&slabs);
 }
@@ -344,7 +344,7 @@ Test(slab, hugetlb_promised_and_then_refused)
     hugetlb_want(4);
     open_slabs(&slabs, 4 * MIB, SLAB_HUGE_TRY, true);
     bend(PROBE_POPULATE, EFAULT, 0, 1);
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 0);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 0);
     cr_assert_neq(slabs.slab[0].backing, SLAB_HUGETLB);
     cr_assert(strstr(slabs.huge_reason, "promised") || strstr(slabs.huge_reason, "free"), "%s", slabs.huge_reason);
     cr_assert_eq(hugetlb_used(), 0u, "the trial is given back");
@@ -361,9 +361,9 @@ Test(slab, hugetlb_slab_with_an_end)
     open_slabs(&slabs, 512 * MIB + 5 * MIB, SLAB_HUGE_TRY, false);
     cr_assert_eq(slabs.slab_count, 17u);
     for (int i = 0; i < 16; i++)
-        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), i);
+        cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), i);
     slabs.hugetlb_off = false;
-    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), 16);
+    cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 16);
     if (!slabs.backing_count[SLAB_HUGETLB])
         cr_skip_test("somebody else took the hugetlb pages");
     populate_all(&slabs, 16);
@@ -407,7 +407,7 @@ Test(slab, reservation_never_has_a_hole)
         struct intruder intruder = {.slabs = &slabs};
         cr_assert_eq(pthread_create(&thread, NULL, intrude, &intruder), 0);
         for (int i = 0; i < 8; i++) {
-            cr_assert_eq(bpi_slab_place(&slabs, &topology, 0), i);
+            cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), i);
             populate_all(&slabs, (unsigned)i);
         }
         huge += slabs.backing_count[SLAB_HUGETLB];

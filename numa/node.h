@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What frames.c and drain.c share, and nobody else sees: the nodes' buddies and their locks.
+ */
+#ifndef NUMA_NODE_H
+#define NUMA_NODE_H
+
+#include "numa/buddy.h"
+#include "numa/frames.h"
+
+#include <time.h>
+
+#define FRAME_BYTES  4096u
+#define PIECE_FRAMES (SLAB_PIECE / FRAME_BYTES)
+#define WAIT_SECONDS 1 /* for another thread's piece; usually well below 1 ms */
+
+struct node {
+    _Alignas(64) pthread_mutex_t lock;
+    bool growing;       /* a thread populates for this node; slab and slab_bytes are that thread's */
+    _Atomic bool full;  /* there is no more memory, until a slab is given back. Peeked at without the lock */
+    uint64_t populated; /* frames */
+    struct buddy buddy;
+    unsigned draining; /* slabs: what is given back may be theirs */
+    uint64_t aside;    /* frames of these that are free, not in the buddy */
+    pthread_cond_t grown;
+    int slab;            /* being populated, -1: none */
+    uint64_t slab_bytes; /* of all slabs placed here */
+    int refused;         /* what the system answered to the last attempt to grow, 0: it grew */
+    unsigned refusals;   /* calls since then */
+};
+
+struct frames {
+    const struct topology *topology;
+    struct slabs slabs;
+    struct node *node;
+    void *bits; /* all bitmaps */
+    size_t bits_bytes;
+    uint64_t *aside; /* a bit per frame: free, of a slab that drains. Each under its node's lock */
+    uint32_t total;
+    unsigned node_count;
+    unsigned slab_shift;       /* frame >> slab_shift is its slab */
+    _Atomic uint64_t limit;    /* frames that may have memory */
+    _Atomic uint64_t claimed;  /* that have, or are just getting it */
+    _Atomic unsigned draining; /* slabs, of all nodes */
+    _Atomic uint32_t high;
+    _Atomic uint64_t spilled;
+    _Atomic int refused; /* of the last node that tried to grow */
+};
+
+static inline unsigned slab_of(const struct frames *frames, uint32_t frame)
+{
+    return frame >> frames->slab_shift;
+}
+
+/* relaxed: who asks holds a frame of it, or the lock of the node, or only wants to know */
+static inline unsigned slab_node(const struct slab *slab)
+{
+    return atomic_load_explicit(&slab->node, memory_order_relaxed);
+}
+
+static inline uint32_t slab_frames(const struct slab *slab)
+{
+    return (uint32_t)(atomic_load_explicit(&slab->populated, memory_order_relaxed) / FRAME_BYTES);
+}
+
+/* ---- frames.c ---- */
+/* Until the thread that grows this node is through; its lock is held. false: it takes too long. */
+bool bpi_node_wait_grown(struct node *, struct timespec *deadline);
+/* The memory of so many frames is there no longer. */
+void bpi_frames_unclaim(struct frames *, uint64_t count);
+
+/* ---- drain.c ---- */
+/* Frames of a slab that drains have come back; the node's lock is held. */
+void bpi_drain_keep(struct frames *, struct node *, uint32_t first, uint32_t count);
+/* Whether what is kept aside for a node agrees with the counts; its lock is held. */
+bool bpi_drain_sound(const struct frames *, unsigned node);
+
+#endif
