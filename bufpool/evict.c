@@ -187,6 +187,8 @@ static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
         prefetch_victim(s->pool, victim[i].head);
     for (int i = 0; i < n; i++) {
         if (!is_spared(h, victim[i].head) && evict_extent(h, victim[i].head, victim[i].seen, true)) {
+            if (bpi_frames_draining(s->pool->frames, victim[i].head))
+                search->rounds = 0; /* it serves nobody, so this search is longer than others, and may spare more */
             keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
         } else {
             bpi_policy_put_back(&s->seat, &victim[i]);
