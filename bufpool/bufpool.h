@@ -86,7 +86,8 @@ typedef struct bp_session bp_session;
  *   ETIMEDOUT  the device did not answer a read before the deadline; retry
  *   ENOMEM     the system refused memory
  *   EINVAL     an argument is wrong; the detail text says which
- *   EIO, ...   what the device or the file system answered to a read; a retry reads again
+ *   EIO, ...   what the device or the file system answered to a read, or the file's owner (bp_file_options.verify);
+ *              see "damage"
  */
 #define BP_ERROR_TABLE(X)                                                                \
     X(BP_EOF, -10001, "the page lies past the end of the file")                          \
@@ -235,7 +236,8 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(whatif_4, "ppm", GAUGE, "for four times as many")                                        \
     X(whatif_8, "ppm", GAUGE, "for eight times as many")                                       \
     X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                \
-    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")
+    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")          \
+    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
@@ -368,8 +370,8 @@ struct bp_file_options {
                             end at once, and what its pages hold is not defined */
     void *ctx;           /* for the callbacks */
     /*
-     * Is this page what it should be? Called once for each page that a read has brought, before anybody sees it: 0, or a
-     * negative errno (EBADMSG, say), which is then the outcome of the page's read. bytes: of the page that lie inside the
+     * Is this page what it should be? Called for each page that a read has brought, before anybody sees it: 0, or a
+     * negative errno (EBADMSG, say), which is then the outcome of the page's read: see "damage". bytes: of the page that lie inside the
      * file; behind them it is zero. On whichever thread completes the read, several at a time: it must be quick, and must
      * not call the pool. NULL: none.
      */
@@ -410,6 +412,22 @@ BP_API int bp_file_size(bp_file *, uint64_t *bytes);
 BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t ceiling_bytes);
 /* Bytes of the file that are in memory now, or being read. Thread safe. */
 BP_API uint64_t bp_file_resident(const bp_file *);
+
+/*
+ * Damage. A bad page costs nobody else anything: where a read of many pages fails, or brings one that the owner refuses,
+ * smaller ones are made until each page that is bad is known, and the rest is there in extents as large as can be. A page
+ * that fails by itself is read again by the next who wants it; if it fails once more, its error is everybody's answer for
+ * a minute, without another read, and bp_session_error() names it. Then, or when other damage has taken the room of it, it
+ * is read again. Errors of the system rather than of the page (ENOMEM and so on) are not remembered.
+ *
+ * The first page at or after `from` that is known to be bad, and why: 1, or 0 if there is none, or BP_FORKED. Thread safe.
+ */
+BP_API int bp_file_damage(bp_file *, uint64_t from, uint64_t *page, int *error);
+/*
+ * Read those of these pages again, now, that are known to be bad. 0: none is any more; else the error of the first one,
+ * which bp_session_error() names, and all of them have been tried.
+ */
+BP_API BP_NODISCARD int bp_reread(bp_session *, bp_file *, uint64_t first, uint64_t count);
 
 /* Direct I/O in use? Thread safe. */
 BP_API bool bp_file_direct(const bp_file *);

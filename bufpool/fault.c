@@ -308,6 +308,12 @@ static int fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
             return STEP_FRAMES;
     }
     order = miss_order(file, page);
+    if (file_is_damaged(file)) {
+        rc = bpi_damage_ask(file, page, &order);
+        if (rc)
+            return bpi_session_fail(s, rc, "page %llu of %s is damaged (%s) and not read again for a while",
+                                    (unsigned long long)page, file->name, bp_strerror(rc));
+    }
     do { /* ends: the order only falls */
         wanted = order;
         rc = fault_once(s, file, page, &order, t);

@@ -411,8 +411,10 @@ int bp_file_close(bp_file *file, struct bp_error *error)
     pthread_mutex_unlock(&pool->lock);
     SYNC_POINT("file:closing");
     rc = bpi_file_drop(file, &pinned);
-    if (!rc)
+    if (!rc) {
         bpi_channels_forget_file(pool, file);
+        bpi_damage_forget(file, 0, UINT64_MAX);
+    }
     pthread_mutex_lock(&pool->lock);
     file->closing = false;
     if (!rc) {

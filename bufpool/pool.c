@@ -91,6 +91,7 @@ static int check_memory(bp_pool *pool)
     if (o->frames_max && o->frames_max < pages)
         pages = o->frames_max;
     pool->sizes = bpi_policy_sizes(pages, o->sample_pages);
+    pool->beside = pool->sizes.bytes + bpi_damage_bytes(pages);
     frames = bpi_budget_frames(pool, o->memory);
     pool->memory_machine = bpi_topology_memory(&pool->topology);
     if (pool->memory_machine && o->memory_max > pool->memory_machine) {
@@ -102,7 +103,7 @@ static int check_memory(bp_pool *pool)
         bpi_error_set(o->error, -EINVAL, "memory is more than 4 TiB, the most a pool can have");
         return -EINVAL;
     }
-    if (frames < FRAMES_MIN) {
+    if (!frames) {
         bpi_error_set(o->error, -EINVAL, "sample_pages %u leave no memory for pages", o->sample_pages);
         return -EINVAL;
     }
@@ -160,6 +161,9 @@ static int open_memory(bp_pool *pool)
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
     bpi_pool_share_out(pool);
+    rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
+    if (rc)
+        return rc;
     rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
     if (rc)
         return rc;
@@ -201,6 +205,8 @@ static void free_parts(bp_pool *pool)
         bpi_index_destroy(&file->index);
         free(file);
     }
+    if (pool->damage.limit)
+        bpi_damage_close(&pool->damage);
     if (pool->nodes.slot)
         bpi_nodes_close(&pool->nodes);
     if (pool->policy[0].size)

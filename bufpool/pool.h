@@ -15,10 +15,10 @@
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
  *   stats.c    counters, caps                 check.c    invariants on a live pool
- *   trace.c    recording what is asked for
+ *   damage.c   pages that cannot be read   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
- * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock with none inside. No lock is held while anything
+ * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
  * waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
@@ -30,6 +30,7 @@
 #include <sys/types.h>
 
 #include "bufpool/bufpool.h"
+#include "bufpool/damage.h"
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
@@ -123,9 +124,10 @@ struct bp_file {
     struct index index;
     bp_pool *pool;
     struct io_file io;
-    unsigned order; /* extents that misses read */
-    unsigned opens; /* under pool.lock; 0: the slot is free */
-    bool closing;   /* under pool.lock: who opens the same file now gets another slot */
+    unsigned order;           /* extents that misses read */
+    unsigned opens;           /* under pool.lock; 0: the slot is free */
+    _Atomic uint32_t damaged; /* records of it: damage.h; written under damage.lock */
+    bool closing;             /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
     /* of bp_file_options */
     void *ctx;
@@ -242,6 +244,7 @@ struct bp_pool {
     uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
     _Atomic uint32_t frames_limit; /* that the budget allows now */
     _Atomic uint64_t memory;       /* the budget; written by who resizes */
+    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
     _Atomic uint32_t resizing;     /* futex: somebody does */
     _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
@@ -265,6 +268,8 @@ struct bp_pool {
     uint64_t stalled_since_ns;            /* when one of them was served last, or the queue began */
     uint64_t watchdog_next_ns;            /* no diagnostic line before this */
     _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
+
+    struct damage damage;
 
     struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
@@ -295,6 +300,12 @@ static inline void file_grew(bp_file *file, uint64_t pages)
 static inline void file_shrank(bp_file *file, uint64_t pages)
 {
     atomic_fetch_sub_explicit(&file->resident, pages, memory_order_relaxed);
+}
+
+/* Is anything known of pages that cannot be read? relaxed: who reads an old value tries once more, or once in vain */
+static inline bool file_is_damaged(const bp_file *file)
+{
+    return unlikely(atomic_load_explicit(&file->damaged, memory_order_relaxed) != 0);
 }
 
 /* Has the file all that its ceiling allows? */
@@ -617,7 +628,7 @@ int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
 
 /* ---- resize.c ---- */
 #define FRAMES_MIN 16u /* of a pool */
-/* Frames that a budget of so many bytes allows, beside what else it is for. */
+/* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
 uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
 
 /* ---- compact.c ---- */

@@ -42,11 +42,13 @@ uint32_t bpi_budget_frames(const bp_pool *pool, uint64_t bytes)
 {
     const struct bp_pool_options *o = &pool->options;
     uint64_t high = pool->frames ? bpi_frames_high(pool->frames) : 0;
-    uint64_t left = bytes > pool->sizes.bytes ? bytes - pool->sizes.bytes : 0;
+    uint64_t left = bytes > pool->beside ? bytes - pool->beside : 0;
     uint64_t frames = left / FRAME_BYTES;
 
     if (frames < high)
         frames = left > high * KEPT_BYTES ? (left - high * KEPT_BYTES) / (FRAME_BYTES - KEPT_BYTES) : 0;
+    if (frames < FRAMES_MIN)
+        frames = 0;
     if (o->frames_max && frames > o->frames_max)
         frames = o->frames_max;
     return frames < ENTRY_NUMBER_MAX ? (uint32_t)frames : ENTRY_NUMBER_MAX;
@@ -57,7 +59,7 @@ static uint64_t budget_bytes(const bp_pool *pool, uint64_t frames)
 {
     uint64_t high = bpi_frames_high(pool->frames);
 
-    return pool->sizes.bytes + frames * (FRAME_BYTES - KEPT_BYTES) + (frames > high ? frames : high) * KEPT_BYTES;
+    return pool->beside + frames * (FRAME_BYTES - KEPT_BYTES) + (frames > high ? frames : high) * KEPT_BYTES;
 }
 
 static void set_budget(bp_pool *pool, uint64_t bytes, uint32_t frames)
@@ -332,7 +334,7 @@ int bp_pool_resize(bp_pool *pool, uint64_t bytes, uint64_t *achieved)
     if (rc)
         return rc;
     frames = bpi_budget_frames(pool, bytes);
-    if (bytes < BP_MEMORY_MIN || bytes > pool->options.memory_max || frames < FRAMES_MIN) {
+    if (bytes < BP_MEMORY_MIN || bytes > pool->options.memory_max || !frames) {
         rc = -EINVAL;
         goto out;
     }
