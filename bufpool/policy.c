@@ -542,6 +542,10 @@ static unsigned sort_out(struct seat *t, struct search *h, unsigned lane, enum q
         uint64_t seen;
         enum look look = look_at(t->policy, head[i], &seen);
 
+        if (look == LOOK_COLD && (seen & FRAME_DIRTY)) {
+            look = LOOK_BUSY; /* until it was written */
+            t->dirty_met++;
+        }
         if (look == LOOK_BUSY)
             put_busy(t, h, q, head[i], seen);
         else if (look == LOOK_COLD || (look == LOOK_TOUCHED && !spare(t, h, q, head[i], seen)))

@@ -95,8 +95,9 @@ struct seat {
     unsigned oldest[QUEUES]; /* lane of others whose oldest page was the oldest when we looked last */
     uint32_t others[QUEUES]; /* pages that others' lanes had then */
     struct basket basket[QUEUES];
-    uint32_t misses;   /* not yet in the clock */
-    uint32_t examined; /* entries looked at since the session counted them */
+    uint32_t misses;    /* not yet in the clock */
+    uint32_t examined;  /* entries looked at since the session counted them */
+    uint32_t dirty_met; /* of these, cold ones that have to be written first */
 
     uint32_t logged, logged_misses;
     struct {

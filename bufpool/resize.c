@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "bufpool/pool.h"
+#include "bufpool/writeback.h"
 
 /*
  * What a frame costs beside itself, bytes: its descriptor, and its share of the index when files are dense (a 64th of a
@@ -30,7 +30,8 @@
 #define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
 #define QUEUE_BYTES_PER_FRAME 5u
 /* of these, what a frame that was there once costs for ever */
-#define KEPT_BYTES  (sizeof(struct frame) + sizeof(struct frame_cold) + QUEUE_BYTES_PER_FRAME)
+#define KEPT_BYTES \
+    (sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + QUEUE_BYTES_PER_FRAME)
 #define FRAME_BYTES (BP_PAGE_SIZE + INDEX_BYTES_PER_FRAME + KEPT_BYTES)
 
 #define PATIENCE_SHARE 8u              /* this part of wait_ms without a frame out of any slab: others are tried */
@@ -114,11 +115,13 @@ static uint32_t next_extent(uint32_t f, uint64_t seen)
 
 static uint32_t cost_of(const bp_pool *pool, unsigned slab)
 {
+    const struct writer *w = atomic_load_explicit(&pool->writer, memory_order_acquire);
     uint32_t first, end;
     uint32_t bound = 0;
-    uint32_t held = 0;
+    uint32_t held;
 
     frames_of(pool, slab, &first, &end);
+    held = w && w->buffer_frame >= first && w->buffer_frame < end; /* stays as long as the pool does */
     for (uint32_t f = first; f < end;) {
         uint64_t seen = frame_load(&pool->frame[f]);
 
