@@ -325,6 +325,16 @@ static int place_tail(struct slabs *slabs, char *at, size_t bytes, unsigned node
 
 /* ---- placing ---- */
 
+/* What was just populated, on which node is it? false: on another one than the slab's, and that is not wanted. */
+static bool is_welcome(const struct slabs *slabs, struct slab *slab, unsigned node, char *at, size_t bytes)
+{
+    slab->found = bpi_topology_where(slabs->topology, at);
+    if (!slabs->bound || slab->found < 0 || slab->found == (int)node)
+        return true;
+    madvise(at, bytes, MADV_DONTNEED); /* refused for hugetlb before Linux 5.18: then it is there the next time */
+    return false;
+}
+
 static int place_locked(struct slabs *slabs, unsigned index, unsigned node, size_t most)
 {
     struct slab *slab = &slabs->slab[index];
@@ -347,7 +357,7 @@ static int place_locked(struct slabs *slabs, unsigned index, unsigned node, size
     if (whole && whole <= most && slabs->huge != SLAB_HUGE_OFF && !slabs->hugetlb_off &&
         place_hugetlb(slabs, at, whole, trial, node)) {
         backing = SLAB_HUGETLB;
-        populated = trial;
+        populated = is_welcome(slabs, slab, node, at, trial) ? trial : 0;
     } else if (whole) {
         err = place_anonymous(slabs, at, whole, &backing);
         if (err)
@@ -424,7 +434,7 @@ static int leave_hugetlb(struct slabs *slabs, unsigned index, size_t from, int c
     err = place_anonymous(slabs, at, bytes, &backing);
     if (err)
         goto out;
-    bind_to(slabs, at, bytes, atomic_load_explicit(&slab->node, memory_order_relaxed));
+    bind_to(slabs, at, bytes, slab_node(slab));
     recount(slabs, slab, backing);
 out:
     pthread_mutex_unlock(&slabs->lock);
@@ -496,12 +506,31 @@ long bpi_slab_populate(struct slabs *slabs, unsigned index, size_t most)
     }
     if (!err && whole && slab->backing == SLAB_THP && !atomic_load_explicit(&slabs->thp_shown, memory_order_relaxed))
         err = check_thp(slabs, slab, at);
+    if (!err && !is_welcome(slabs, slab, slab_node(slab), at, bytes))
+        err = -ENOMEM;
     if (err)
         return err;
     atomic_store_explicit(&slab->populated, from + bytes, memory_order_relaxed);
     if (from + bytes == slab->bytes)
         slab_completed(slab);
     return (long)bytes;
+}
+
+/* ---- memory that came from elsewhere ---- */
+
+void bpi_slab_rehome(struct slabs *slabs, unsigned index, unsigned node)
+{
+    struct slab *slab = &slabs->slab[index];
+    size_t from = atomic_load_explicit(&slab->populated, memory_order_relaxed);
+
+    pthread_mutex_lock(&slabs->lock);
+    snprintf(slabs->bind_reason, sizeof(slabs->bind_reason),
+             "NUMA node %d had no memory left: the system gave some of node %d",
+             slabs->topology->os_node[slab_node(slab)], slabs->topology->os_node[node]);
+    atomic_store_explicit(&slab->node, (uint8_t)node, memory_order_relaxed);
+    if (from < slab->bytes)
+        bind_to(slabs, slab_at(slabs, index) + from, slab->bytes - from, node);
+    pthread_mutex_unlock(&slabs->lock);
 }
 
 /* ---- giving back ---- */

@@ -48,6 +48,7 @@ struct slab {
     uint8_t backing;          /* enum slab_backing, once placed: the worst of its parts; under the slabs' lock */
     _Atomic uint8_t node;     /* as long as it is placed */
     bool lived;               /* had memory before: there may be pointers into it; under the slabs' lock */
+    int found;                /* node that what was populated last lies on; -1: not known. The one that populates it */
     uint32_t aside;           /* frames that came back while it drains; under its node's lock (frames.c) */
     _Atomic size_t populated; /* bytes populated from its start */
     size_t bytes;             /* bytes of it that belong to the pool: slab_bytes, less for the last; constant */
@@ -60,6 +61,7 @@ struct slabs {
     size_t slab_bytes; /* power of two, at least SLAB_PIECE */
     unsigned slab_count;
     enum slab_huge huge;
+    bool bound; /* memory that the system gives on another node than asked goes back; set before the first place */
     struct slab *slab;
 
     pthread_mutex_t lock;            /* guards what follows */
@@ -88,6 +90,12 @@ static inline enum slab_state slab_state(const struct slab *slab)
 static inline uint32_t slab_rings(const struct slab *slab)
 {
     return atomic_load_explicit(&slab->word, memory_order_relaxed) / SLAB_RING_ONE;
+}
+
+/* relaxed: who asks holds a frame of it, or the lock of the node, or only wants to know */
+static inline unsigned slab_node(const struct slab *slab)
+{
+    return atomic_load_explicit(&slab->node, memory_order_relaxed);
 }
 
 /* From one state to another, whatever the count of registrations. false: it is in another state, and stays so. */
@@ -211,9 +219,16 @@ int bpi_slab_place(struct slabs *, const struct topology *, unsigned node, size_
  * slab. Bytes populated, 0 when there is nothing more to populate, or a negative errno and nothing changed: -ENOMEM,
  * -ENOTSUP (SLAB_HUGE_ON), -EINVAL (not placed), or what else the system said. A hugetlb slab that gets no more pages
  * goes on with the next backing. The first piece on transparent huge pages is looked at: if the kernel gave small pages
- * after all, the slab steps down too. A piece of which only a part is allowed is on small pages, and not on hugetlb.
+ * after all, the slab steps down too. What came from another node than the slab's is told in slab->found, or, if the slabs
+ * are bound, goes back at once (-ENOMEM). A piece of which only a part is allowed is on small pages, and not on hugetlb.
  */
 long bpi_slab_populate(struct slabs *, unsigned slab, size_t most);
+
+/*
+ * The system put the memory of a placed slab that has just begun on this node, whatever was asked for: the slab is that
+ * node's from now on. The caller is the one that populates it.
+ */
+void bpi_slab_rehome(struct slabs *, unsigned slab, unsigned node);
 
 /*
  * From draining to leaving, where nothing but release can come of it: the caller knows that no frame of it is out. 0;
