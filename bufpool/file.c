@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "bufpool/pool.h"
@@ -149,6 +150,11 @@ static int open_io(bp_pool *pool, const char *path, const struct bp_file_options
     rc = bpi_io_file_open(io, path, direct[o->direct], why, sizeof(why));
     if (rc)
         bpi_error_set(o->error, rc, "%s: %s", path, why);
+    if (!rc && why[0]) {
+        pthread_mutex_lock(&pool->lock);
+        snprintf(pool->direct_reason, sizeof(pool->direct_reason), "%.119s", why);
+        pthread_mutex_unlock(&pool->lock);
+    }
     return rc;
 }
 
@@ -165,6 +171,8 @@ int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *
     rc = check_options(pool, &o, &order);
     if (rc)
         return rc;
+    if (pool->options.strict && o.direct == BP_TRY && !o.null_bytes)
+        o.direct = BP_ON;
     rc = open_io(pool, path, &o, &io);
     if (rc)
         return rc;

@@ -527,6 +527,7 @@ void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *st
     for (unsigned i = 0; i < 3; i++)
         stats->slabs[i] = frames->slabs.backing_count[i];
     memcpy(stats->huge_reason, frames->slabs.huge_reason, sizeof(stats->huge_reason));
+    memcpy(stats->reason, frames->slabs.reason, sizeof(stats->reason));
     memcpy(stats->bind_reason, frames->slabs.bind_reason, sizeof(stats->bind_reason));
     pthread_mutex_unlock(&frames->slabs.lock);
 }

@@ -35,9 +35,10 @@ struct frames_stats {
     uint64_t strayed;          /* frames that the system put on another node than their slab's */
     unsigned slabs[3];         /* placed slabs by enum slab_backing */
     unsigned slabs_draining;
-    char huge_reason[120];  /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
-    char limit_reason[120]; /* why population stopped early, empty if it did not */
-    char bind_reason[120];  /* why a slab may lie on another node than asked, empty if every bind was accepted */
+    char huge_reason[120];        /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
+    char reason[SLAB_SMALL][120]; /* why a slab is not on hugetlb; why not on transparent huge pages */
+    char limit_reason[120];       /* why population stopped early, empty if it did not */
+    char bind_reason[120];        /* why a slab may lie on another node than asked, empty if every bind was accepted */
 };
 
 /*

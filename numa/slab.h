@@ -68,11 +68,13 @@ struct slabs {
     const struct topology *topology; /* borrowed: of the last place */
     unsigned slab_next;              /* slabs below are not reserved */
     unsigned backing_count[3];
-    bool hugetlb_off;       /* hugetlb was refused once: not asked again */
-    bool hugetlb_movable;   /* mremap of hugetlb has been seen to work */
-    _Atomic bool thp_shown; /* a populated piece was seen to be on a transparent huge page */
-    char huge_reason[120];  /* why the last step down happened; empty if none did */
-    char bind_reason[120];  /* why a slab may lie on another node than asked; empty if no bind was refused */
+    bool hugetlb_off;             /* hugetlb is not asked for */
+    uint64_t hugetlb_dry[2];      /* nodes that had none, bits: pages of 2 MiB, of 1 GiB. Not asked again */
+    bool hugetlb_movable;         /* mremap of hugetlb has been seen to work */
+    _Atomic bool thp_shown;       /* a populated piece was seen to be on a transparent huge page */
+    char reason[SLAB_SMALL][120]; /* why there was no more of a backing; empty if there was */
+    char huge_reason[120];        /* of these, the last */
+    char bind_reason[120];        /* why a slab may lie on another node than asked; empty if no bind was refused */
 };
 
 /* ---- transitions (RULES.md has the table); all of them fail rather than do what is not allowed ---- */
@@ -193,7 +195,10 @@ static inline bool slab_left(struct slab *slab)
 
 /* ---- slab.c ---- */
 
-/* Slab size for a pool: 2 MiB below 512 MiB, 32 MiB from there, larger once 16,384 slabs would not do. */
+/*
+ * Slab size for a pool: 2 MiB below 512 MiB, 32 MiB from there, larger once 16,384 slabs would not do. An open makes it
+ * 1 GiB for 32 GiB or more where hugetlb pages of that size are free.
+ */
 size_t bpi_slab_bytes_for(uint64_t pool_bytes);
 
 /* Reserve address space for bytes (a multiple of 4096, up to 4 TiB). 0, -ENOMEM, -EINVAL. */
