@@ -4,7 +4,8 @@
  *
  *   whole:       let everybody in at once                                                              T3
  *   in part:     ask for the rest; at the end of the file, clear what lies past it, then as above
- *   failed:      out of the index first, then FAILED; each waiter takes the error and its pin          T4
+ *   failed:      out of the index first, then FAILED; each waiter takes the error and its pin; of a read of many pages
+ *                nobody does, all look again for a smaller one (damage.h)                              T4
  *   not wanted:  published, but somebody else's extent was in the index: the same, and all look again
  *
  * By whoever looks first (R6). What is reaped together is completed together, with one round of locks, for locked
@@ -51,6 +52,11 @@ static inline uint32_t head_of(const struct read *r, uint32_t k)
     return r->frame + (k << r->order);
 }
 
+static inline uint64_t first_page(const struct read *r)
+{
+    return frame_id(&r->channel->pool->frame[r->frame]) & FRAME_ID_PAGE;
+}
+
 /*
  * READING is gone from the heads of these reads, and what waits on the words for a latch has been woken: those who wait
  * in the channel look again, operations are handed to their sessions.
@@ -88,22 +94,38 @@ static void fail_frames(struct read *r, int error, bp_session *s)
     tell_and_end(r->channel, &r, 1, s);
 }
 
-void bpi_read_failed(struct read *r, int error, bp_session *s, struct counters *count)
+/* Out of the index, and everybody is told. */
+static void drop_read(struct read *r, int error, bp_session *s)
 {
     bp_pool *pool = r->channel->pool;
     struct read was = *r; /* it is given back on the way */
 
-    if (error != ABANDONED)
-        counter_add(&count->read_errors, 1);
     for (uint32_t k = 0; k < was.heads; k++) {
         uint32_t head = head_of(&was, k);
 
         bpi_index_erase(&r->file->index, frame_id(&pool->frame[head]) & FRAME_ID_PAGE, r->order, head, ENTRY_NONE);
         file_shrank(r->file, 1ull << r->order);
     }
-    fail_frames(r, was.heads > 1 ? ABANDONED : error, s); /* which of a run's it was nobody knows */
+    fail_frames(r, error, s);
     for (uint32_t k = 0; k < was.heads; k++)
         bpi_unpin(pool, head_of(&was, k));
+}
+
+/* Does an error tell of what lies there? Others tell of the system, and what lies there is not known. */
+static bool is_damage(int error)
+{
+    return error == -EIO || error == -ENODATA || error == -EILSEQ || error == -EREMOTEIO || error == -EUCLEAN ||
+           error == -EBADMSG;
+}
+
+void bpi_read_failed(struct read *r, int error, bp_session *s, struct counters *count)
+{
+    if (error != ABANDONED)
+        counter_add(&count->read_errors, 1);
+    if (is_damage(error))
+        bpi_damage_note(r->file, first_page(r), r->bytes >> BP_PAGE_SHIFT, error);
+    /* which of many pages it was, or of a run's, only a read of its own can say */
+    drop_read(r, r->heads > 1 || (r->order && is_damage(error)) ? ABANDONED : error, s);
 }
 
 void bpi_read_abandon(struct read *r, bp_session *s)
@@ -143,33 +165,43 @@ static void reads_succeeded(struct channel *ch, struct read *const r[], unsigned
         bpi_release_notify(ch->pool);
 }
 
-/* What the file's owner says of the pages that a read has brought, as far as the file has them. 0, or the first error. */
-static int verify_pages(const struct read *r)
+/*
+ * What the file's owner says of the pages that a read has brought, as far as the file has them. 0, or an error: of the
+ * only page, or ABANDONED; those to blame are noted.
+ */
+static int verify_pages(const struct read *r, struct counters *count)
 {
-    const bp_file *file = r->file;
-    const bp_pool *pool = file->pool;
-    uint64_t page = frame_id(&pool->frame[r->frame]) & FRAME_ID_PAGE;
+    const bp_pool *pool = r->channel->pool;
+    bp_file *file = r->file;
+    uint64_t page = first_page(r);
+    uint32_t pages = r->bytes >> BP_PAGE_SHIFT;
+    int error = 0;
 
-    for (uint32_t i = 0; i < r->bytes >> BP_PAGE_SHIFT; i++) {
+    for (uint32_t i = 0; i < pages; i++) {
         uint32_t bytes = (uint32_t)bp_page_file_bytes(file, page + i);
         int rc;
 
         if (!bytes)
             break;
         rc = file->verify(file->ctx, page + i, pool->base + ((size_t)(r->frame + i) << BP_PAGE_SHIFT), bytes);
-        if (rc)
-            return rc > 0 || rc == ABANDONED ? -EBADMSG : rc;
+        if (rc) {
+            error = rc > 0 || rc == ABANDONED ? -EBADMSG : rc;
+            counter_add(&count->read_errors, 1);
+            bpi_damage_note(file, page + i, 1, error);
+        }
     }
-    return 0;
+    return error && pages > 1 ? ABANDONED : error;
 }
 
 /* All bytes are there: is it true? */
 static inline bool is_sound(struct read *r, bp_session *s, struct counters *count)
 {
-    int rc = unlikely(r->file->verify != NULL) ? verify_pages(r) : 0;
+    int rc = unlikely(r->file->verify != NULL) ? verify_pages(r, count) : 0;
 
     if (rc)
-        bpi_read_failed(r, rc, s, count);
+        drop_read(r, rc, s);
+    else if (file_is_damaged(r->file))
+        bpi_damage_heal(r->file, first_page(r), r->bytes >> BP_PAGE_SHIFT);
     return !rc;
 }
 
@@ -217,8 +249,8 @@ static int read_next(struct read *r, struct counters *count)
         r->done = (r->bytes - r->io.bytes) + (uint32_t)result;
         if (r->done >= r->bytes)
             return 1;
-        if (at_end(r, result))
-            return r->done ? 1 : BP_EOF;
+        if (at_end(r, result)) /* before the end that the file is going to have, what is not there yet is a hole */
+            return r->done || r->io.offset - (r->bytes - r->io.bytes) < file_end(r->file) ? 1 : BP_EOF;
     }
     r->retries = (r->done & ~(r->file->io.align - 1)) > r->bytes - r->io.bytes ? 0 : r->retries + 1;
     if (r->retries > RETRIES_MAX || r->pieces++ > PIECES_MAX)

@@ -110,7 +110,7 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
     bp_file *file;
     uint64_t id;
 
-    if (!frame_lock_from(f, seen))
+    if ((seen & FRAME_DIRTY) || !frame_lock_from(f, seen))
         return false;
     SYNC_POINT("evict:claimed");
     id = frame_id(f);
@@ -134,7 +134,7 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
 /* Whether an extent could go now: nobody has it, and it is cold. A warm one is cooled. */
 static bool is_cold(struct hunt *h, uint32_t head, uint64_t seen)
 {
-    if (seen & (FRAME_EXCL | FRAME_PINS)) {
+    if (seen & (FRAME_EXCL | FRAME_PINS | FRAME_DIRTY)) {
         h->hopeful |= (seen & FRAME_READING) && !(seen & FRAME_PINS); /* its reader has gone: it ends by itself */
         return false;
     }
@@ -322,7 +322,7 @@ static bool hunt(struct hunt *h, uint32_t *frame)
     bool over;
 
     h->block = FRAME_NONE;
-    seat->examined = 0;
+    seat->examined = seat->dirty_met = 0;
     h->floors = atomic_load_explicit(&h->s->pool->floors, memory_order_relaxed) != 0;
     over = h->order && bpi_compact(h->s, h->order, frame); /* enough is free, in pieces */
     if (!over)
@@ -337,6 +337,8 @@ static bool hunt(struct hunt *h, uint32_t *frame)
         atomic_store_explicit(evicted, true, memory_order_relaxed);
     counter_add(&h->s->count.evictions, h->extents);
     counter_add(&h->s->count.evict_examined, h->examined + seat->examined);
+    if (unlikely(seat->dirty_met))
+        bpi_write_ask(h->s->pool);
     return over;
 }
 
@@ -561,4 +563,6 @@ void bpi_describe_holders(bp_pool *pool, char *text, size_t size)
             at += (size_t)snprintf(text + at, size - at, " '%s' %llu", s->label, (unsigned long long)pins);
     }
     pthread_mutex_unlock(&pool->lock);
+    if (at < size)
+        bpi_write_describe(pool, text + at, size - at);
 }

@@ -14,6 +14,8 @@
 #include "bufpool/policy.h"
 
 #define FEW_SHARE         100u /* of the pool are newcomers, in STABLE */
+#define LANE_PAGES        64u  /* of the pool, for each lane */
+#define CLOCKS_DIFFER     128u /* misses by which ages in two lanes may be wrong, at the most: lots, and clocks */
 #define MISSES_WORKED_OFF 2u   /* misses in a log that make it worth it: the modes should follow soon */
 
 /* ---- sizes ---- */
@@ -47,11 +49,15 @@ int bpi_policy_open(struct policy *p, uint32_t frames, const struct policy_sizes
     p->few = frames / FEW_SHARE ? frames / FEW_SHARE : 1;
     p->quarter = frames / 4 ? frames / 4 : 1;
     p->mode = mode;
+    p->lanes_max = between(frames / LANE_PAGES, 1, LANES_MAX);
+    p->differ = between(frames / 64, 1, CLOCKS_DIFFER);
+    atomic_store_explicit(&p->lanes, 1, memory_order_relaxed);
     pthread_mutex_init(&p->lock, NULL);
     atomic_store_explicit(&p->recent, mode == BP_POLICY_RECENT, memory_order_relaxed);
-    rc = bpi_chunks_open(&p->chunks, frames);
-    for (unsigned q = 0; q < QUEUES; q++)
-        bpi_queue_init(&p->queue[q], &p->chunks);
+    rc = bpi_chunks_open(&p->chunks, frames, p->lanes_max * QUEUES);
+    for (unsigned i = 0; i < p->lanes_max; i++)
+        for (unsigned q = 0; q < QUEUES; q++)
+            bpi_queue_init(&p->lane[i].queue[q]);
     if (!rc)
         rc = bpi_duel_open(&p->duel, frames, z->duel, false);
     p->sample_limit = p->duel.limit;
@@ -94,20 +100,142 @@ static void set_stamp(struct policy *p, uint32_t head, uint32_t stamp)
     atomic_store_explicit(&p->cold[head].stamp, stamp, memory_order_relaxed);
 }
 
+/* ---- lanes ---- */
+
+void bpi_seat_take(struct seat *t, struct policy *p)
+{
+    unsigned best = 0;
+
+    for (unsigned i = 1; i < p->lanes_max; i++)
+        if (p->lane[i].sessions < p->lane[best].sessions)
+            best = i;
+    p->lane[best].sessions++;
+    t->policy = p;
+    t->lane = best;
+    if (best >= atomic_load_explicit(&p->lanes, memory_order_relaxed))
+        atomic_store_explicit(&p->lanes, best + 1, memory_order_relaxed);
+}
+
+void bpi_seat_leave(struct seat *t)
+{
+    t->policy->lane[t->lane].sessions--;
+}
+
+static struct queue *queue_of(const struct seat *t, unsigned lane, enum queue_name q)
+{
+    return &t->policy->lane[lane].queue[q];
+}
+
+static uint32_t lanes(const struct seat *t)
+{
+    return atomic_load_explicit(&t->policy->lanes, memory_order_relaxed);
+}
+
+/* How old what is at a lane's tail is, in ticks. */
+static uint32_t age_of(const struct seat *t, unsigned lane, enum queue_name q)
+{
+    int32_t age = (int32_t)(now(t) - queue_oldest(queue_of(t, lane, q)));
+
+    return age > 0 ? (uint32_t)age : 0;
+}
+
+/*
+ * Look what others have: once for each search, since each lane is two cache lines that its session writes. In between
+ * all is decided by what was seen then, and by one's own lane.
+ */
+static void look_around(struct seat *t)
+{
+    unsigned count = lanes(t);
+
+    for (enum queue_name q = YOUNG; q < QUEUES && count > 1; q++) {
+        uint32_t age = 0;
+
+        t->oldest[q] = t->lane;
+        t->others[q] = 0;
+        for (unsigned i = 0; i < count; i++) {
+            const struct queue *queue = queue_of(t, i, q);
+
+            if (i == t->lane || !queue_count(queue))
+                continue;
+            t->others[q] += queue_pages(queue);
+            if (t->oldest[q] == t->lane || age_of(t, i, q) > age) {
+                t->oldest[q] = i;
+                age = age_of(t, i, q);
+            }
+        }
+    }
+}
+
+/* May a search take something from there? In a search each lane is looked through once, whatever is put back. */
+static bool is_left(const struct seat *t, struct search *h, unsigned lane, enum queue_name q)
+{
+    if (!h)
+        return queue_count(queue_of(t, lane, q)) > 0;
+    if (h->left[lane][q] && !queue_count(queue_of(t, lane, q))) /* others have what is left */
+        h->left[lane][q] = 0;
+    return h->left[lane][q] > 0;
+}
+
+/*
+ * The lane to take from: one's own, unless what is at another's tail is older by more than an eighth, or by as much as
+ * clocks of sessions differ. h: the search that it is for, or NULL. LANES_MAX: all are empty, or looked through.
+ */
+static unsigned choose(const struct seat *t, struct search *h, enum queue_name q)
+{
+    unsigned other = t->oldest[q];
+    bool mine = is_left(t, h, t->lane, q);
+    uint32_t age;
+
+    if (lanes(t) == 1)
+        return mine ? t->lane : LANES_MAX;
+    if (other != t->lane && is_left(t, h, other, q)) {
+        age = mine ? age_of(t, t->lane, q) : 0;
+        if (!mine || age_of(t, other, q) > age + age / 8 + t->policy->differ)
+            return other;
+    }
+    for (other = 0; !mine && other < lanes(t); other++)
+        if (is_left(t, h, other, q))
+            return other;
+    return mine ? t->lane : LANES_MAX;
+}
+
 /* Pages that a queue will have once this session's are there. */
 static uint32_t length(const struct seat *t, enum queue_name q)
 {
-    return queue_pages(&t->policy->queue[q]) + t->basket[q].pages;
+    return queue_pages(queue_of(t, t->lane, q)) + t->others[q] + t->basket[q].pages;
+}
+
+/* Pages more, or less, in a lane. */
+static void count_pages(struct seat *t, unsigned lane, enum queue_name q, uint32_t pages)
+{
+    atomic_fetch_add_explicit(&queue_of(t, lane, q)->pages, pages, memory_order_relaxed);
+    if (lane != t->lane)
+        t->others[q] += pages;
+}
+
+/* What we have taken out is not the oldest any more: what follows is about as old as the last of it. */
+static void set_oldest(struct seat *t, unsigned lane, enum queue_name q, uint32_t head)
+{
+    atomic_store_explicit(&queue_of(t, lane, q)->oldest, stamp_of(t->policy, head), memory_order_relaxed);
+}
+
+/* Entries of ours, for so many pages, go to the head of a queue. */
+static void push(struct seat *t, unsigned lane, enum queue_name q, const uint32_t head[], unsigned n, uint32_t pages)
+{
+    struct queue *queue = queue_of(t, lane, q);
+
+    if (!queue_count(queue))
+        set_oldest(t, lane, q, head[0]);
+    count_pages(t, lane, q, pages);
+    bpi_queue_push(queue, &t->policy->chunks, head, n);
 }
 
 static void empty(struct seat *t, enum queue_name q)
 {
     struct basket *b = &t->basket[q];
 
-    if (!b->count)
-        return;
-    atomic_fetch_add_explicit(&t->policy->queue[q].pages, b->pages, memory_order_relaxed);
-    bpi_queue_push(&t->policy->queue[q], b->frame, b->count);
+    if (b->count)
+        push(t, t->lane, q, b->frame, b->count, b->pages);
     b->count = b->pages = 0;
 }
 
@@ -138,21 +266,26 @@ static uint32_t counted(const struct policy *p, uint32_t head)
     return 1u << (atomic_load_explicit(&p->cold[head].queued, memory_order_relaxed) - 1);
 }
 
-/* The oldest entries of a queue, now ours. */
-static unsigned take(struct seat *t, enum queue_name q, uint32_t head[], unsigned most)
+/*
+ * The oldest entries of a queue, now ours, and in pages[] what each was counted with. Their descriptors are on their way
+ * to the cache.
+ */
+static unsigned take(struct seat *t, unsigned lane, enum queue_name q, uint32_t head[], uint32_t pages[], unsigned most)
 {
     struct policy *p = t->policy;
-    unsigned n = bpi_queue_pop(&p->queue[q], head, most);
-    uint32_t pages = 0;
+    unsigned n = bpi_queue_pop(queue_of(t, lane, q), &p->chunks, head, most);
+    uint32_t sum = 0;
 
     for (unsigned i = 0; i < n; i++) {
         __builtin_prefetch((const void *)&p->frame[head[i]], 1, 3);
         __builtin_prefetch((const void *)&p->cold[head[i]], 1, 3);
     }
     for (unsigned i = 0; i < n; i++)
-        pages += counted(p, head[i]);
-    if (n)
-        atomic_fetch_sub_explicit(&p->queue[q].pages, pages, memory_order_relaxed);
+        sum += pages[i] = counted(p, head[i]);
+    if (n) {
+        set_oldest(t, lane, q, head[n - 1]);
+        count_pages(t, lane, q, 0u - sum);
+    }
     t->examined += n;
     return n;
 }
@@ -198,7 +331,9 @@ static bool main_has_older(struct seat *t, bool any, uint32_t than)
     struct policy *p = t->policy;
 
     for (unsigned n = 0; n < POLICY_ROUNDS; n++) {
-        uint32_t x = bpi_queue_peek(&p->queue[MAIN]); /* taken by nobody, so all of this may be stale */
+        unsigned lane = choose(t, NULL, MAIN);
+        struct queue *queue = queue_of(t, lane < LANES_MAX ? lane : t->lane, MAIN);
+        uint32_t x = bpi_queue_peek(queue, &p->chunks); /* taken by nobody, so all of this may be stale */
         uint64_t seen;
 
         if (x >= p->size || (!any && (int32_t)(stamp_of(p, x) - than) >= 0))
@@ -206,9 +341,10 @@ static bool main_has_older(struct seat *t, bool any, uint32_t than)
         seen = frame_load(&p->frame[x]);
         if ((seen & FRAME_BOUND) && !(seen & FRAME_HEAT))
             return true;
-        if (!bpi_queue_pop_this(&p->queue[MAIN], x))
+        if (!bpi_queue_pop_this(queue, &p->chunks, x))
             continue;
-        atomic_fetch_sub_explicit(&p->queue[MAIN].pages, counted(p, x), memory_order_relaxed);
+        set_oldest(t, lane, MAIN, x);
+        count_pages(t, lane, MAIN, 0u - counted(p, x));
         t->examined++;
         if (look_at(p, x, &seen) == LOOK_GONE)
             continue;
@@ -224,14 +360,16 @@ static bool main_has_older(struct seat *t, bool any, uint32_t than)
 static void promote(struct seat *t, uint32_t head, unsigned order)
 {
     struct policy *p = t->policy;
-    uint32_t old;
+    unsigned lane;
+    uint32_t old, pages;
     uint64_t seen;
 
     put(t, MAIN, head, order);
     if (length(t, MAIN) <= p->size - p->few)
         return;
     main_has_older(t, true, 0);
-    if (!take(t, MAIN, &old, 1) || look_at(p, old, &seen) == LOOK_GONE)
+    lane = choose(t, NULL, MAIN);
+    if (lane == LANES_MAX || !take(t, lane, MAIN, &old, &pages, 1) || look_at(p, old, &seen) == LOOK_GONE)
         return;
     frame_chill(&p->frame[old], seen);
     put(t, YOUNG, old, frame_order(seen));
@@ -299,12 +437,12 @@ void bpi_policy_moved(struct seat *t, uint32_t from, uint32_t to, unsigned order
 
 void bpi_policy_search(struct seat *t, struct search *h)
 {
-    uint32_t all = 0;
-
     bpi_policy_flush(t);
-    for (enum queue_name q = YOUNG; q < QUEUES; q++)
-        all += h->left[q] = queue_count(&t->policy->queue[q]);
-    h->moves = all;
+    look_around(t);
+    h->moves = 0;
+    for (unsigned i = 0; i < LANES_MAX; i++)
+        for (enum queue_name q = YOUNG; q < QUEUES; q++)
+            h->moves += h->left[i][q] = i < lanes(t) ? queue_count(queue_of(t, i, q)) : 0;
     h->rounds = 0;
     h->hopeful = false;
 }
@@ -357,17 +495,22 @@ static bool spare(struct seat *t, struct search *h, enum queue_name q, uint32_t 
 }
 
 /* Up to `most` entries of a queue: the cold ones are victims. */
-static unsigned sort_out(struct seat *t, struct search *h, enum queue_name q, struct victim victim[], unsigned most)
+static unsigned sort_out(struct seat *t, struct search *h, unsigned lane, enum queue_name q, struct victim victim[],
+                         unsigned most)
 {
-    uint32_t head[LOT];
-    unsigned n = take(t, q, head, most);
+    uint32_t head[LOT], pages[LOT];
+    unsigned n = take(t, lane, q, head, pages, most);
     unsigned found = 0;
 
-    h->left[q] -= n;
+    h->left[lane][q] = n ? h->left[lane][q] - n : 0;
     for (unsigned i = 0; i < n; i++) {
         uint64_t seen;
         enum look look = look_at(t->policy, head[i], &seen);
 
+        if (look == LOOK_COLD && (seen & FRAME_DIRTY)) {
+            look = LOOK_BUSY; /* until it was written */
+            t->dirty_met++;
+        }
         if (look == LOOK_BUSY)
             put_busy(t, h, q, head[i], seen);
         else if (look == LOOK_COLD || (look == LOOK_TOUCHED && !spare(t, h, q, head[i], seen)))
@@ -403,38 +546,32 @@ static __attribute__((noinline)) void move_one(struct seat *t, enum queue_name t
 
 /*
  * Entries from the end of one queue to the head of another, so many pages; anew: touched ones go to the beginning. How
- * many. Most of them are untouched pages of their own, which just pass: counted as before, so `queued` stays.
+ * many. Most of them are untouched pages of their own, which just pass: they stay in their lane, and counted as before,
+ * so `queued` stays.
  */
-static unsigned move_on(struct seat *t, struct search *h, enum queue_name q, enum queue_name to, uint32_t pages,
+static unsigned move_on(struct seat *t, struct search *h, enum queue_name q, enum queue_name to, uint32_t wanted,
                         bool anew)
 {
     const uint64_t passes = FRAME_BOUND | FRAME_HEAT | FRAME_ORDER;
     struct policy *p = t->policy;
-    uint32_t head[LOT];
-    uint32_t pass[LOT];
+    unsigned lane = choose(t, NULL, q);
+    uint32_t head[LOT], pages[LOT], pass[LOT];
     unsigned count = 0;
-    unsigned n = bpi_queue_pop(&p->queue[q], head, entries_for(&p->queue[q], pages));
-    uint32_t taken = 0;
+    unsigned n;
 
+    if (lane == LANES_MAX)
+        return 0;
+    n = take(t, lane, q, head, pages, entries_for(queue_of(t, lane, q), wanted));
     for (unsigned i = 0; i < n; i++) {
-        __builtin_prefetch((const void *)&p->frame[head[i]], 0, 3);
-        __builtin_prefetch((const void *)&p->cold[head[i]], 0, 3);
-    }
-    for (unsigned i = 0; i < n; i++) {
-        uint32_t pages_of = counted(p, head[i]);
-
-        taken += pages_of;
-        if ((frame_load(&p->frame[head[i]]) & passes) == FRAME_BOUND && pages_of == 1)
+        if ((frame_load(&p->frame[head[i]]) & passes) == FRAME_BOUND && pages[i] == 1)
             pass[count++] = head[i];
         else
             move_one(t, to, head[i], anew);
     }
-    atomic_fetch_add_explicit(&p->queue[to].pages, count, memory_order_relaxed);
-    bpi_queue_push(&p->queue[to], pass, count);
-    atomic_fetch_sub_explicit(&p->queue[q].pages, taken, memory_order_relaxed);
+    if (count)
+        push(t, lane, to, pass, count, count);
     empty(t, YOUNG);
     empty(t, to);
-    t->examined += n;
     h->moves -= n < h->moves ? n : h->moves;
     h->hopeful |= n > 0;
     return n;
@@ -472,12 +609,10 @@ static void fill_main(struct seat *t, struct search *h)
         uint32_t taken = length(t, MAIN);
         uint32_t room = taken < p->size - p->few ? p->size - p->few - taken : 0;
 
-        n = 0;
-        if (queue_count(&p->queue[MID2]))
-            n = move_on(t, h, MID2, MAIN, LOT, false);
-        else if (queue_count(&p->queue[MID1]))
+        n = move_on(t, h, MID2, MAIN, LOT, false);
+        if (!n)
             n = move_on(t, h, MID1, MAIN, LOT, false);
-        else if (over && room)
+        if (!n && over && room)
             n = move_on(t, h, YOUNG, MAIN, over < room ? over : room, false);
     }
 }
@@ -485,9 +620,7 @@ static void fill_main(struct seat *t, struct search *h)
 int bpi_policy_pick(struct seat *t, struct search *h, struct victim victim[], uint32_t pages)
 {
     static const enum queue_name order[2][QUEUES] = {{YOUNG, MAIN, MID2, MID1}, {MAIN, MID2, MID1, YOUNG}};
-    struct policy *p = t->policy;
-    bool recent = atomic_load_explicit(&p->recent, memory_order_relaxed);
-    unsigned most;
+    bool recent = atomic_load_explicit(&t->policy->recent, memory_order_relaxed);
 
     if (recent)
         age(t, h);
@@ -495,13 +628,13 @@ int bpi_policy_pick(struct seat *t, struct search *h, struct victim victim[], ui
         fill_main(t, h);
     for (unsigned i = 0; i < QUEUES; i++) {
         enum queue_name q = order[recent][i];
+        unsigned lane = choose(t, h, q);
+        unsigned most;
 
-        if (h->left[q] && !queue_count(&p->queue[q])) /* others have what is left */
-            h->left[q] = 0;
-        if (!h->left[q])
+        if (lane == LANES_MAX)
             continue;
-        most = entries_for(&p->queue[q], pages);
-        return (int)sort_out(t, h, q, victim, most < h->left[q] ? most : h->left[q]);
+        most = entries_for(queue_of(t, lane, q), pages);
+        return (int)sort_out(t, h, lane, q, victim, most < h->left[lane][q] ? most : h->left[lane][q]);
     }
     return -1;
 }
@@ -571,10 +704,12 @@ bool bpi_policy_check(struct policy *p, uint32_t high, bool quiet)
     uint64_t entries = 0, counts = 0, pages = 0, sums = 0;
     bool ok = true;
 
-    for (unsigned q = 0; q < QUEUES && ok; q++) {
-        ok = bpi_queue_check(&p->queue[q]);
-        counts += queue_count(&p->queue[q]);
-        sums += queue_pages(&p->queue[q]);
+    for (unsigned i = 0; i < p->lanes_max * QUEUES && ok; i++) {
+        struct queue *queue = &p->lane[i / QUEUES].queue[i % QUEUES];
+
+        ok = bpi_queue_check(queue, &p->chunks);
+        counts += queue_count(queue);
+        sums += queue_pages(queue);
     }
     if (!quiet || !ok)
         return ok;

@@ -22,6 +22,11 @@
  * goes by another way than eviction (its file is closed, its read failed) leaves its entry behind: the frame's next
  * page takes that over, or who comes across it drops it.
  *
+ * Lanes. Each queue is several, one for each session as far as there are enough: a session puts pages into its own lane
+ * and takes victims from there, as long as what is oldest there is about as old as what is oldest elsewhere. So sessions
+ * that read different pages evict what they have read themselves, which their processors still know, and meet nobody;
+ * and what one has left behind goes in its turn, whoever it was. One session has one lane, and exact queues.
+ *
  * One struct policy for each node; pages are at home where their frame was asked for.
  */
 #ifndef BUFPOOL_POLICY_H
@@ -41,6 +46,14 @@ enum queue_name { YOUNG, MID1, MID2, MAIN, QUEUES };
 #define LOG_MAX       32u /* accesses to the sample that a session collects */
 #define LOT           32u /* entries taken out at once */
 #define POLICY_ROUNDS 64u /* entries moved on the way to a decision */
+#define LANES_MAX     16u
+
+/* The queues of a session, or of several where there are more of them. */
+struct lane {
+    _Alignas(128) struct queue queue[QUEUES];
+    unsigned sessions; /* under pool.lock */
+};
+_Static_assert(sizeof(struct lane) == 128, "two cache lines: others look at lengths and ages of all four");
 
 struct policy {
     /* set at open */
@@ -51,13 +64,16 @@ struct policy {
     unsigned clock_shift;  /* misses per tick, as a shift */
     uint32_t sample_limit; /* hashes below are logged */
     enum bp_policy mode;   /* AUTO: the duel decides */
-    struct chunks chunks;
+    unsigned lanes_max;
+    uint32_t differ; /* misses (ticks are as long or longer) that make no difference between lanes */
 
     /* read by every miss */
-    _Alignas(64) _Atomic bool recent;
+    _Alignas(64) _Atomic unsigned lanes; /* that ever had a session */
+    _Atomic bool recent;
     _Atomic bool evicted;                 /* anything, ever */
     _Alignas(64) _Atomic uint64_t misses; /* the clock; sessions add some at a time */
-    struct queue queue[QUEUES];
+    struct chunks chunks;
+    struct lane lane[LANES_MAX];
 
     pthread_mutex_t lock; /* of what follows; no other is taken inside */
     struct duel duel;
@@ -74,9 +90,13 @@ struct basket {
 /* What a session has of it. The first part under its magazine's lock, the log by its thread alone. */
 struct seat {
     struct policy *policy;
+    unsigned lane;
+    unsigned oldest[QUEUES]; /* lane of others whose oldest page was the oldest when we looked last */
+    uint32_t others[QUEUES]; /* pages that others' lanes had then */
     struct basket basket[QUEUES];
-    uint32_t misses;   /* not yet in the clock */
-    uint32_t examined; /* entries looked at since the session counted them */
+    uint32_t misses;    /* not yet in the clock */
+    uint32_t examined;  /* entries looked at since the session counted them */
+    uint32_t dirty_met; /* of these, cold ones that have to be written first */
 
     uint32_t logged, logged_misses;
     struct {
@@ -101,10 +121,10 @@ struct victim {
 
 /* One search for victims. */
 struct search {
-    uint32_t left[QUEUES]; /* entries to look at before the search is over */
-    uint32_t moves;        /* the same, of those that only move on */
-    uint32_t rounds;       /* touched pages of MAIN that were spared */
-    bool hopeful;          /* something may become evictable by going on: it was cooled, or it moved */
+    uint32_t left[LANES_MAX][QUEUES]; /* entries to look at before the search is over */
+    uint32_t moves;                   /* the same, of those that only move on */
+    uint32_t rounds;                  /* touched pages of MAIN that were spared */
+    bool hopeful;                     /* something may become evictable by going on: it was cooled, or it moved */
 };
 
 struct policy_sizes {
@@ -116,6 +136,10 @@ struct policy_sizes {
 struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample);
 int bpi_policy_open(struct policy *, uint32_t frames, const struct policy_sizes *, enum bp_policy);
 void bpi_policy_close(struct policy *);
+
+/* A session comes, with a seat of zeros; it goes, with empty baskets. pool.lock is held. */
+void bpi_seat_take(struct seat *, struct policy *);
+void bpi_seat_leave(struct seat *);
 
 /* All below but the log: the lock of the session's magazine is held. */
 void bpi_policy_admit(struct seat *, const struct arrival[], unsigned n);

@@ -20,6 +20,8 @@
 #define REGISTERED_MAX_DEFAULT  (1ull << 30)
 #define PSYNC_THREADS_DEFAULT   8u
 #define PSYNC_THREADS_MAX       256u
+#define DIRTY_TARGET_DEFAULT    10u
+#define DIRTY_TRIGGER_DEFAULT   40u
 #define CHANNELS_PER_CPU        4u
 #define SHADOW_CLOCK_RANGE_LOG2 4u         /* shadows' stamps span so many pools' worth of misses, as a power of two */
 #define HUGE_FROM               (8u << 20) /* descriptors of smaller pools stay on 4 KiB pages; bytes */
@@ -31,8 +33,9 @@
  */
 #define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
 #define QUEUE_BYTES_PER_FRAME 5u
-#define FRAME_BYTES \
-    (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + INDEX_BYTES_PER_FRAME + QUEUE_BYTES_PER_FRAME)
+#define FRAME_BYTES                                                                                 \
+    (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + \
+     INDEX_BYTES_PER_FRAME + QUEUE_BYTES_PER_FRAME)
 #define FRAMES_MIN 16u
 /* A stock is filled by this part of the pool: less than the newest pages have, which it is taken from. */
 #define BATCH_SHARE 200u
@@ -76,6 +79,11 @@ static int check_options(const struct bp_pool_options *o)
         return refuse(o, -EINVAL, "channels_max is more than 256");
     if (o->psync_threads > PSYNC_THREADS_MAX)
         return refuse(o, -EINVAL, "psync_threads is more than 256");
+    if (o->dirty_target > 90 || o->dirty_trigger > 90 ||
+        (o->dirty_target ? o->dirty_target : DIRTY_TARGET_DEFAULT) >
+            (o->dirty_trigger ? o->dirty_trigger : DIRTY_TRIGGER_DEFAULT))
+        return refuse(o, -EINVAL,
+                      "dirty_target and dirty_trigger are percent, 90 at the most, and the target is the smaller");
     return 0;
 }
 
@@ -91,6 +99,8 @@ static void fill_defaults(struct bp_pool_options *o, unsigned cpus)
     o->wait_ms = o->wait_ms ? o->wait_ms : WAIT_MS_DEFAULT;
     o->watchdog_ms = o->watchdog_ms ? o->watchdog_ms : WATCHDOG_MS_DEFAULT;
     o->registered_max = o->registered_max ? o->registered_max : REGISTERED_MAX_DEFAULT;
+    o->dirty_target = o->dirty_target ? o->dirty_target : DIRTY_TARGET_DEFAULT;
+    o->dirty_trigger = o->dirty_trigger ? o->dirty_trigger : DIRTY_TRIGGER_DEFAULT;
     o->psync_threads = o->psync_threads ? o->psync_threads : PSYNC_THREADS_DEFAULT;
     if (!o->channels_max)
         o->channels_max = channels < CHANNELS_MAX ? channels : CHANNELS_MAX;
@@ -102,12 +112,14 @@ static int check_memory(bp_pool *pool)
 {
     const struct bp_pool_options *o = &pool->options;
     uint64_t pages = o->memory / BP_PAGE_SIZE;
+    uint64_t beside; /* bytes */
     uint64_t frames;
 
     if (o->frames_max && o->frames_max < pages)
         pages = o->frames_max;
     pool->sizes = bpi_policy_sizes(pages, o->sample_pages);
-    frames = o->memory > pool->sizes.bytes ? (o->memory - pool->sizes.bytes) / FRAME_BYTES : 0;
+    beside = pool->sizes.bytes + bpi_damage_bytes(pages);
+    frames = o->memory > beside ? (o->memory - beside) / FRAME_BYTES : 0;
     pool->memory_machine = bpi_topology_memory(&pool->topology);
     if (pool->memory_machine && o->memory > pool->memory_machine) {
         bpi_error_set(o->error, -ENOMEM, "memory is %llu MiB, but this machine (or its cgroup) has %llu MiB",
@@ -198,13 +210,18 @@ static int open_memory(bp_pool *pool)
     pool->base = bpi_frames_base(pool->frames);
     pool->frame = reserve_array(frames * sizeof(*pool->frame), HUGE_FROM);
     pool->cold = reserve_array(frames * sizeof(*pool->cold), HUGE_FROM);
-    if (!pool->frame || !pool->cold)
+    pool->dirty = reserve_array(frames * sizeof(*pool->dirty), SIZE_MAX);
+    if (!pool->frame || !pool->cold || !pool->dirty)
         return -ENOMEM;
     /* in a forked child empty rather than absent: puts and views of refs of the parent need not ask (R11) */
     if (madvise(pool->frame, frames * sizeof(*pool->frame), MADV_DOFORK) ||
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
     bpi_pool_share_out(pool);
+    pool->dirty_target = frames * o->dirty_target / 100;
+    rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
+    if (rc)
+        return rc;
     rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
     if (rc)
         return rc;
@@ -243,19 +260,25 @@ static void free_parts(bp_pool *pool)
         if (!file)
             break;
         bpi_index_destroy(&file->index);
+        free(file->writes);
         free(file);
     }
+    if (pool->damage.limit)
+        bpi_damage_close(&pool->damage);
     if (pool->nodes.slot)
         bpi_nodes_close(&pool->nodes);
     if (pool->policy[0].size)
         bpi_policy_close(&pool->policy[0]);
     if (pool->cold)
         munmap(pool->cold, pool->frames_total * sizeof(*pool->cold));
+    if (pool->dirty)
+        munmap(pool->dirty, pool->frames_total * sizeof(*pool->dirty));
     if (pool->frame)
         munmap(pool->frame, pool->frames_total * sizeof(*pool->frame));
     if (pool->frames)
         bpi_frames_close(pool->frames);
     pthread_mutex_destroy(&pool->lock);
+    pthread_mutex_destroy(&pool->writer_lock);
     pthread_mutex_destroy(&pool->recording.lock);
     free(pool->recording.entry);
     free(pool);
@@ -279,6 +302,7 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     pool->options = *options;
     pool->pid = getpid();
     pthread_mutex_init(&pool->lock, NULL);
+    pthread_mutex_init(&pool->writer_lock, NULL);
     pthread_mutex_init(&pool->recording.lock, NULL);
     rc = bpi_topology_open(&pool->topology);
     if (rc) {
@@ -364,9 +388,11 @@ int bp_pool_close(bp_pool *pool, struct bp_error *error)
         if (!file)
             break;
     }
-    rc = bpi_channels_close(pool); /* waits for what is under way */
+    rc = bpi_writer_close(pool);
+    if (!rc)
+        rc = bpi_channels_close(pool); /* waits for what is under way */
     if (rc) {
-        bpi_error_set(error, rc, "a read has not ended; the pool's memory is left where it is");
+        bpi_error_set(error, rc, "a read or write has not ended; the pool's memory is left where it is");
         return rc;
     }
     topology = pool->topology;

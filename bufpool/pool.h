@@ -13,12 +13,13 @@
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
- *   stats.c    counters                         check.c    invariants on a live pool
- *   caps.c     what the machine gave
- *   trace.c    recording what is asked for
+ *   write.c    what the public calls on writing do   writeback.h writeback.c writeout.c   the thread that writes
+ *   stats.c    counters                       check.c    invariants on a live pool
+ *   caps.c     what the machine gave, and strict pools
+ *   damage.c   pages that cannot be read   trace.c    recording what is asked for
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
- * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock with none inside. No lock is held while anything
+ * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
  * waits for a device, a latch or a frame.
  */
 #ifndef BUFPOOL_POOL_H
@@ -30,6 +31,7 @@
 #include <sys/types.h>
 
 #include "bufpool/bufpool.h"
+#include "bufpool/damage.h"
 #include "bufpool/frame.h"
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
@@ -47,6 +49,7 @@
 #define GROUP_READS     8   /* misses of a batch that are prepared with one round of locks, and submitted together */
 #define REAP_BATCH      32  /* reads completed with one round of locks */
 #define MAGAZINE_FRAMES 32
+#define EXTENT_SHARE    16u /* an extent is at most this part of the pool */
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
@@ -57,7 +60,8 @@
     X(refaults)             \
     X(evictions)            \
     X(evict_examined)       \
-    X(frames_moved) X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
+    X(frames_moved)         \
+    X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -123,9 +127,10 @@ struct bp_file {
     struct index index;
     bp_pool *pool;
     struct io_file io;
-    unsigned order; /* extents that misses read */
-    unsigned opens; /* under pool.lock; 0: the slot is free */
-    bool closing;   /* under pool.lock: who opens the same file now gets another slot */
+    unsigned order;           /* extents that misses read */
+    unsigned opens;           /* under pool.lock; 0: the slot is free */
+    _Atomic uint32_t damaged; /* records of it: damage.h; written under damage.lock */
+    bool closing;             /* under pool.lock: who opens the same file now gets another slot */
     enum bp_choice direct;
     /* of bp_file_options */
     void *ctx;
@@ -136,6 +141,19 @@ struct bp_file {
     _Alignas(LINE) _Atomic uint64_t resident;    /* in the index, read or being read */
     _Atomic uint64_t floor_pages, ceiling_pages; /* bp_file_limits; 0: none. Written under pool.lock */
     _Atomic uint64_t own_at;                     /* where its own pages were looked for last: a hint */
+
+    /* writing; set at open */
+    _Alignas(LINE) bool write;
+    int (*flush_log)(void *ctx, uint64_t lsn);
+    void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
+    _Atomic uint64_t end;       /* bytes that the file has, or is going to have when all is written */
+    _Atomic uint64_t dirty;     /* pages */
+    _Atomic bool abandoned;     /* bp_file_abandon */
+    _Atomic bool quiet;         /* the writer begins no write of it */
+    _Atomic int failed;         /* its sync has failed, with this; 0: none has */
+    _Atomic uint64_t unsynced;  /* written and not synced: the oldest LSN of it, turned as in frame_dirty */
+    _Atomic uint64_t syncing;   /* the same, while a sync is under way, or after it failed */
+    struct file_writes *writes; /* what the writer knows of it */
 };
 
 /* An operation of bp_get_start. */
@@ -265,6 +283,8 @@ struct bp_pool {
     uint64_t watchdog_next_ns;            /* no diagnostic line before this */
     _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
 
+    struct damage damage;
+
     struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
@@ -283,6 +303,12 @@ struct bp_pool {
     unsigned channels_max;
 
     _Alignas(LINE) struct recording recording;
+
+    struct frame_dirty *dirty;     /* by head */
+    uint64_t dirty_target;         /* pages: more are written in the background */
+    pthread_mutex_t writer_lock;   /* of the making of it; outermost */
+    struct writer *_Atomic writer; /* from the first file on that is opened for writing */
+    _Alignas(LINE) _Atomic uint64_t dirty_pages;
 };
 
 /* Pages entered into the index, or taken out of it. relaxed: a count, nothing is ordered by it */
@@ -294,6 +320,12 @@ static inline void file_grew(bp_file *file, uint64_t pages)
 static inline void file_shrank(bp_file *file, uint64_t pages)
 {
     atomic_fetch_sub_explicit(&file->resident, pages, memory_order_relaxed);
+}
+
+/* Is anything known of pages that cannot be read? relaxed: who reads an old value tries once more, or once in vain */
+static inline bool file_is_damaged(const bp_file *file)
+{
+    return unlikely(atomic_load_explicit(&file->damaged, memory_order_relaxed) != 0);
 }
 
 /* Has the file all that its ceiling allows? */
@@ -500,6 +532,13 @@ int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
  * are there or under way now. What is wrong with one of them is for those to hear who want it.
  */
 uint64_t bpi_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t last);
+/*
+ * Until the word moves that keeps us from latching it, or a little while: look again. And what the caller says when the
+ * deadline is over.
+ */
+void bpi_latch_wait(bp_session *, const struct target *, uint64_t deadline_ns);
+int bpi_latch_give_up(bp_session *, bp_file *, uint64_t page, uint32_t head);
+int bpi_frames_give_up(bp_session *);
 /* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
 int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */
@@ -507,6 +546,12 @@ int bpi_file_reaches(bp_file *, uint64_t page);
 
 /* A read of extents that are in the index goes into the channel's queue; a[]: one for each of them. */
 void bpi_read_queue(bp_session *, bp_file *, uint64_t page, struct read *, const struct arrival a[]);
+
+/*
+ * Frames for an extent of this order; of a lower one, in *order, where that cannot be had. 0; -EAGAIN: none now; or an
+ * error.
+ */
+int bpi_frames_for(bp_session *, bp_file *, unsigned *order, uint32_t *head);
 
 /* ---- run.c ---- */
 #define READ_RUN_PAGES 64u
@@ -535,6 +580,8 @@ void bpi_read_abandon(struct read *, bp_session *);
 uint32_t bpi_examine(const bp_session *, const bp_file *, uint64_t page, uint32_t frame, uint32_t *head,
                      uint64_t *seen);
 int bpi_get_slow(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode, struct bp_ref[]);
+/* Of an exclusive ref: let go, changed or not. */
+void bpi_put_exclusive(struct bp_ref *, bool dirty);
 
 /* Its extent's first frame. */
 static inline uint32_t ref_head(const bp_session *s, const struct bp_ref *ref)
@@ -625,6 +672,38 @@ bool bpi_aside_take(bp_session *, uint32_t *frame);
 /* Something was released: the first of those who wait looks again. */
 void bpi_turn_call(bp_pool *);
 
+/* ---- write.c ---- */
+/* An extent that the caller has latched exclusively is not going to be written: before it is unbound. */
+void bpi_dirty_forget(bp_file *, uint32_t head);
+/*
+ * What is known of the changes of a dirty extent that is copied to other frames: there as well, before the index leads
+ * there. And gone from those that have lost it and were unbound.
+ */
+void bpi_dirty_copy(bp_pool *, uint32_t from, uint32_t to);
+void bpi_dirty_clear(bp_pool *, uint32_t head);
+/* The end of a file as far as its changes go, bytes; 0 if it is not written. */
+static inline uint64_t file_end(const bp_file *file)
+{
+    return atomic_load_explicit(&file->end, memory_order_relaxed);
+}
+
+/* ---- writeback.c ---- */
+/* The thread that writes, and what it knows of a file, before the file can be used. */
+int bpi_writer_open(bp_pool *);
+int bpi_writer_file(bp_file *);
+/* All files are closed. -ETIMEDOUT: the device does not answer. */
+int bpi_writer_close(bp_pool *);
+/* Eviction met what is dirty: write some of it. More than the target is dirty. */
+void bpi_write_ask(bp_pool *);
+void bpi_write_target(bp_pool *);
+/* "; 12 of these frames dirty, ..." and why they are not written; nothing if nothing is dirty. */
+void bpi_write_describe(bp_pool *, char *text, size_t size);
+void bpi_write_stats(bp_pool *, struct bp_stats *);
+/* Last close of a file that was opened for writing: all of it is on disk, or given up, and no write of it under way. */
+int bpi_write_finish(bp_file *, struct bp_error *);
+/* It is not closed after all. */
+void bpi_write_resume(bp_file *);
+
 /* ---- async.c ---- */
 /* Hand operations whose read is over to their sessions. The lock of the read's channel is held. */
 void bpi_operations_ready(struct operation *, bp_session *reaper);
@@ -649,7 +728,9 @@ static inline unsigned session_node(bp_session *s)
 int bpi_pool_insist(bp_pool *);
 /* The number of sessions has changed: what each may have in stock. pool.lock is held, or nobody else is there. */
 void bpi_pool_share_out(bp_pool *);
-/* Drop everything of a file. -EBUSY: pinned extents, nothing dropped (count in *pinned). */
+/* An extent goes, dirty or not, or only if it is not; false: not yet, look at the index again. May wait a little. */
+bool bpi_extent_drop(bp_file *, const struct index_item *, bool dirty);
+/* Drop everything of a file, dirty or not. -EBUSY: pinned extents, nothing dropped (count in *pinned). */
 int bpi_file_drop(bp_file *, uint64_t *pinned);
 
 #endif

@@ -6,12 +6,11 @@
 #include "bufpool/queue.h"
 #include "bufpool/reserve.h"
 
-#define CHUNKS_EXTRA 64u
+#define QUEUE_EXTRA 3u /* chunks of a queue beside full ones: the first, the last, the spare one */
 
-int bpi_chunks_open(struct chunks *c, uint32_t frames)
+int bpi_chunks_open(struct chunks *c, uint32_t frames, unsigned queues)
 {
-    /* full ones, and two of each queue that are not */
-    *c = (struct chunks){.limit = frames / CHUNK_ENTRIES + CHUNKS_EXTRA, .free = CHUNK_NONE};
+    *c = (struct chunks){.limit = frames / CHUNK_ENTRIES + QUEUE_EXTRA * queues, .free = CHUNK_NONE};
     c->chunk = reserve_array((size_t)c->limit * sizeof(*c->chunk), SIZE_MAX);
     return c->chunk ? 0 : -ENOMEM;
 }
@@ -23,8 +22,7 @@ void bpi_chunks_close(struct chunks *c)
     c->chunk = NULL;
 }
 
-/* An empty chunk, or CHUNK_NONE: there are more numbers than frames, or more queues than CHUNKS_EXTRA is for. */
-static uint32_t chunk_take(struct chunks *c)
+static uint32_t chunk_of_all(struct chunks *c)
 {
     uint32_t i;
 
@@ -35,6 +33,17 @@ static uint32_t chunk_take(struct chunks *c)
     else if (c->fresh < c->limit)
         i = c->fresh++;
     slim_lock_give(&c->lock);
+    return i;
+}
+
+/* An empty chunk, or CHUNK_NONE: there are more numbers than frames, or more queues than there were to be. */
+static uint32_t chunk_take(struct queue *q, struct chunks *c)
+{
+    uint32_t i = q->spare;
+
+    q->spare = CHUNK_NONE;
+    if (i == CHUNK_NONE)
+        i = chunk_of_all(c);
     if (i != CHUNK_NONE) {
         atomic_store_explicit(&c->chunk[i].begin, 0, memory_order_relaxed);
         c->chunk[i].end = 0;
@@ -43,18 +52,21 @@ static uint32_t chunk_take(struct chunks *c)
     return i;
 }
 
-static void chunk_give(struct chunks *c, uint32_t i)
+static void chunk_give(struct queue *q, struct chunks *c, uint32_t i)
 {
+    if (q->spare == CHUNK_NONE) {
+        q->spare = i;
+        return;
+    }
     slim_lock_take(&c->lock);
     c->chunk[i].newer = c->free;
     c->free = i;
     slim_lock_give(&c->lock);
 }
 
-void bpi_queue_init(struct queue *q, struct chunks *c)
+void bpi_queue_init(struct queue *q)
 {
-    q->chunks = c;
-    q->head = CHUNK_NONE;
+    q->head = q->spare = CHUNK_NONE;
     atomic_store_explicit(&q->tail, CHUNK_NONE, memory_order_relaxed);
 }
 
@@ -69,14 +81,14 @@ static void count_add(struct queue *q, uint32_t n)
 }
 
 /* Room at the head for one number at least. Lock held. */
-static struct chunk *open_head(struct queue *q)
+static struct chunk *open_head(struct queue *q, struct chunks *all)
 {
-    struct chunk *chunk = q->chunks->chunk;
+    struct chunk *chunk = all->chunk;
     uint32_t i;
 
     if (q->head != CHUNK_NONE && chunk[q->head].end < CHUNK_ENTRIES)
         return &chunk[q->head];
-    i = chunk_take(q->chunks);
+    i = chunk_take(q, all);
     if (i == CHUNK_NONE)
         return NULL;
     if (q->head == CHUNK_NONE)
@@ -87,13 +99,13 @@ static struct chunk *open_head(struct queue *q)
     return &chunk[i];
 }
 
-void bpi_queue_push(struct queue *q, const uint32_t number[], unsigned n)
+void bpi_queue_push(struct queue *q, struct chunks *all, const uint32_t number[], unsigned n)
 {
     unsigned done = 0;
 
     slim_lock_take(&q->lock);
     while (done < n) {
-        struct chunk *c = open_head(q);
+        struct chunk *c = open_head(q, all);
 
         if (!c)
             break;
@@ -105,18 +117,18 @@ void bpi_queue_push(struct queue *q, const uint32_t number[], unsigned n)
 }
 
 /* The tail chunk is used up: the next one is the tail. Lock held. */
-static void close_tail(struct queue *q)
+static void close_tail(struct queue *q, struct chunks *all)
 {
     uint32_t i = tail_of(q);
-    uint32_t newer = q->chunks->chunk[i].newer;
+    uint32_t newer = all->chunk[i].newer;
 
     atomic_store_explicit(&q->tail, newer, memory_order_relaxed);
     if (newer == CHUNK_NONE)
         q->head = CHUNK_NONE;
-    chunk_give(q->chunks, i);
+    chunk_give(q, all, i);
 }
 
-unsigned bpi_queue_pop(struct queue *q, uint32_t number[], unsigned most)
+unsigned bpi_queue_pop(struct queue *q, struct chunks *all, uint32_t number[], unsigned most)
 {
     unsigned n = 0;
 
@@ -124,21 +136,21 @@ unsigned bpi_queue_pop(struct queue *q, uint32_t number[], unsigned most)
         return 0;
     slim_lock_take(&q->lock);
     while (n < most && tail_of(q) != CHUNK_NONE) {
-        struct chunk *c = &q->chunks->chunk[tail_of(q)];
+        struct chunk *c = &all->chunk[tail_of(q)];
         unsigned begin = atomic_load_explicit(&c->begin, memory_order_relaxed);
 
         while (n < most && begin < c->end)
             number[n++] = atomic_load_explicit(&c->entry[begin++], memory_order_relaxed);
         atomic_store_explicit(&c->begin, (uint16_t)begin, memory_order_relaxed);
         if (begin == c->end)
-            close_tail(q);
+            close_tail(q, all);
     }
     count_add(q, 0u - n);
     slim_lock_give(&q->lock);
     return n;
 }
 
-uint32_t bpi_queue_peek(const struct queue *q)
+uint32_t bpi_queue_peek(const struct queue *q, const struct chunks *all)
 {
     uint32_t i = tail_of(q);
     const struct chunk *c;
@@ -146,38 +158,38 @@ uint32_t bpi_queue_peek(const struct queue *q)
 
     if (i == CHUNK_NONE || !queue_count(q))
         return UINT32_MAX;
-    c = &q->chunks->chunk[i];
+    c = &all->chunk[i];
     begin = atomic_load_explicit(&c->begin, memory_order_relaxed);
     return begin < CHUNK_ENTRIES ? atomic_load_explicit(&c->entry[begin], memory_order_relaxed) : UINT32_MAX;
 }
 
-bool bpi_queue_pop_this(struct queue *q, uint32_t number)
+bool bpi_queue_pop_this(struct queue *q, struct chunks *all, uint32_t number)
 {
     bool same;
 
     slim_lock_take(&q->lock);
-    same = tail_of(q) != CHUNK_NONE && bpi_queue_peek(q) == number;
+    same = tail_of(q) != CHUNK_NONE && bpi_queue_peek(q, all) == number;
     if (same) {
-        struct chunk *c = &q->chunks->chunk[tail_of(q)];
+        struct chunk *c = &all->chunk[tail_of(q)];
         unsigned begin = atomic_load_explicit(&c->begin, memory_order_relaxed) + 1u;
 
         atomic_store_explicit(&c->begin, (uint16_t)begin, memory_order_relaxed);
         if (begin == c->end)
-            close_tail(q);
+            close_tail(q, all);
         count_add(q, 0u - 1);
     }
     slim_lock_give(&q->lock);
     return same;
 }
 
-bool bpi_queue_check(struct queue *q)
+bool bpi_queue_check(struct queue *q, const struct chunks *all)
 {
     uint32_t n = 0;
     bool ok = true;
 
     slim_lock_take(&q->lock);
-    for (uint32_t i = tail_of(q); i != CHUNK_NONE && ok; i = q->chunks->chunk[i].newer) {
-        const struct chunk *c = &q->chunks->chunk[i];
+    for (uint32_t i = tail_of(q); i != CHUNK_NONE && ok; i = all->chunk[i].newer) {
+        const struct chunk *c = &all->chunk[i];
         unsigned begin = atomic_load_explicit(&c->begin, memory_order_relaxed);
 
         ok = begin < c->end && c->end <= CHUNK_ENTRIES && (i == q->head) == (c->newer == CHUNK_NONE);

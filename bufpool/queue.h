@@ -10,7 +10,8 @@
  *   tail                                  head
  *   [begin .. end] -> newer [0 .. 29] -> newer [0 .. end]
  *
- * Only the first and the last chunk of a queue are partly filled.
+ * Only the first and the last chunk of a queue are partly filled. A queue keeps one empty chunk for itself, so that what
+ * goes in at one end and out at the other asks nobody for chunks.
  */
 #ifndef BUFPOOL_QUEUE_H
 #define BUFPOOL_QUEUE_H
@@ -41,30 +42,33 @@ struct chunks {
     uint32_t free;
 };
 
+/* No larger than need be: those of a lane (policy.h) share two cache lines. */
 struct queue {
-    _Alignas(64) slim_lock lock;
-    uint32_t head;          /* chunk */
-    _Atomic uint32_t tail;  /* chunk */
-    _Atomic uint32_t count; /* numbers; written under the lock */
-    _Atomic uint32_t pages; /* of what they name: kept by the callers */
-    struct chunks *chunks;
+    slim_lock lock;
+    uint32_t head;           /* chunk */
+    _Atomic uint32_t tail;   /* chunk */
+    uint32_t spare;          /* an empty chunk, or CHUNK_NONE */
+    _Atomic uint32_t count;  /* numbers; written under the lock */
+    _Atomic uint32_t pages;  /* of what they name: kept by the callers */
+    _Atomic uint32_t oldest; /* the same of what is at the tail: about when it came */
 };
 
-/* For as many numbers as there are frames, in up to 31 queues. 0 or -ENOMEM. */
-int bpi_chunks_open(struct chunks *, uint32_t frames);
+/* For as many numbers as there are frames, in so many queues. 0 or -ENOMEM. */
+int bpi_chunks_open(struct chunks *, uint32_t frames, unsigned queues);
 void bpi_chunks_close(struct chunks *);
 
-void bpi_queue_init(struct queue *, struct chunks *);
+/* A queue's chunks always are the same. */
+void bpi_queue_init(struct queue *);
 /* All n, in this order, each becoming the head. */
-void bpi_queue_push(struct queue *, const uint32_t number[], unsigned n);
+void bpi_queue_push(struct queue *, struct chunks *, const uint32_t number[], unsigned n);
 /* The oldest, up to `most`, in order; how many. */
-unsigned bpi_queue_pop(struct queue *, uint32_t number[], unsigned most);
+unsigned bpi_queue_pop(struct queue *, struct chunks *, uint32_t number[], unsigned most);
 /* Take the oldest if it is this one. */
-bool bpi_queue_pop_this(struct queue *, uint32_t number);
+bool bpi_queue_pop_this(struct queue *, struct chunks *, uint32_t number);
 /* The oldest as it was a moment ago, taken by nobody; UINT32_MAX: none. No lock. */
-uint32_t bpi_queue_peek(const struct queue *);
+uint32_t bpi_queue_peek(const struct queue *, const struct chunks *);
 /* Counts against chunks. true if sound. Takes the lock. */
-bool bpi_queue_check(struct queue *);
+bool bpi_queue_check(struct queue *, const struct chunks *);
 
 static inline uint32_t queue_count(const struct queue *q)
 {
@@ -74,6 +78,11 @@ static inline uint32_t queue_count(const struct queue *q)
 static inline uint32_t queue_pages(const struct queue *q)
 {
     return atomic_load_explicit(&q->pages, memory_order_relaxed);
+}
+
+static inline uint32_t queue_oldest(const struct queue *q)
+{
+    return atomic_load_explicit(&q->oldest, memory_order_relaxed);
 }
 
 #endif

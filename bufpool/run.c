@@ -4,8 +4,7 @@
  * request fills them. Each is an extent of its own in the index, in its frame's word, and for whoever waits for it; only
  * the read is common. A device that gives 450 MB/s in reads of 4 KiB gives three times that in reads of 256 KiB.
  *
- * If it fails, nothing is known of any single page: all are ABANDONED, and whoever waits for one looks again, by a read
- * of its own.
+ * If it fails, nothing is known of any single page: all are ABANDONED, and whoever waits for one looks again (damage.h).
  */
 #include <errno.h>
 
@@ -71,6 +70,8 @@ unsigned bpi_run_start(bp_session *s, bp_file *file, uint64_t page, unsigned n, 
 
     n = n < room ? n : room;
     n = n < READ_RUN_PAGES ? n : READ_RUN_PAGES;
+    if (file_is_damaged(file))
+        n = bpi_damage_ask_run(file, page, n);
     if (n < 2 || file->order || bpi_file_reaches(file, page + n - 1) || (!s->channel && bpi_channel_assign(s)) ||
         bpi_magazine_fill(&s->pool->nodes, &s->nodes))
         return 0;

@@ -36,7 +36,6 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
         s->node_fixed = true;
     }
     s->node = session_node(s);
-    s->seat.policy = policy_of(pool, s->node);
     s->async_max = options && options->async_max ? options->async_max : ASYNC_MAX_DEFAULT;
     s->backlog_end = &s->backlog;
     s->epoll_fd = s->timer_fd = -1;
@@ -44,6 +43,7 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     pthread_mutex_init(&s->magazine_lock, NULL);
     pthread_mutex_lock(&pool->lock);
     s->number = ++pool->session_number;
+    bpi_seat_take(&s->seat, policy_of(pool, s->node));
     if (options && options->label)
         snprintf(s->label, sizeof(s->label), "%s", options->label);
     else
@@ -112,6 +112,7 @@ int bp_session_close(bp_session *s)
     *s->link = s->next;
     if (s->next)
         s->next->link = s->link;
+    bpi_seat_leave(&s->seat);
     pool->session_count--;
     bpi_pool_share_out(pool);
     pthread_mutex_unlock(&pool->lock);

@@ -68,6 +68,8 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
     st.slabs_small = fs.slabs[SLAB_SMALL];
     st.slabs_registered = bpi_channels_registered(pool);
     add_policy(pool, &st);
+    st.pages_damaged = bpi_damage_count(pool);
+    bpi_write_stats(pool, &st);
     st.channels = atomic_load_explicit(&pool->channel_count, memory_order_relaxed);
     st.size = out->size;
     memcpy(out, &st, out->size); /* a caller built against an older header has fewer fields */

@@ -230,9 +230,9 @@ static void crowd(const struct io_ops *ops, const struct data_file *data, bool f
     plan.hold_to = 24 * 4096;
     plan.error_next = fails;
     pool = open_faulty(1 << 20, &plan, 20000);
-    file = open_as(pool, data->path, 16384, BP_TRY);
+    file = open_as(pool, data->path, fails ? 0 : 16384, BP_TRY); /* of a larger one that fails, each page is tried */
     for (unsigned i = 0; i < 24; i++) {
-        w[i] = (struct waiter){pool, file, 20 + i % 4, i % 5 ? BP_SHARED : BP_EXCLUSIVE, &arrived, 99, 0};
+        w[i] = (struct waiter){pool, file, fails ? 21 : 20 + i % 4, i % 5 ? BP_SHARED : BP_EXCLUSIVE, &arrived, 99, 0};
         pthread_create(&thread[i], NULL, wait_for_page, &w[i]);
     }
     while (atomic_load(&arrived) < 24)

@@ -31,10 +31,10 @@ Test(replacement, queues_are_first_in_first_out_and_their_chunks_suffice)
     struct queue q[2] = {0};
     uint32_t next = 0;
 
-    MUST(bpi_chunks_open(&chunks, FRAMES) == 0, "memory");
+    MUST(bpi_chunks_open(&chunks, FRAMES, 2) == 0, "memory");
     state = 1;
     for (unsigned i = 0; i < 2; i++)
-        bpi_queue_init(&q[i], &chunks);
+        bpi_queue_init(&q[i]);
     for (unsigned step = 0; step < 20000; step++) {
         unsigned i = (unsigned)draw(2);
         unsigned n = (unsigned)draw(70);
@@ -45,10 +45,10 @@ Test(replacement, queues_are_first_in_first_out_and_their_chunks_suffice)
             n = n > FRAMES - count[0] - count[1] ? FRAMES - count[0] - count[1] : n;
             for (unsigned k = 0; k < n; k++)
                 model[i][(at[i] + count[i] + k) % FRAMES] = number[k] = next++ % FRAMES;
-            bpi_queue_push(&q[i], number, n);
+            bpi_queue_push(&q[i], &chunks, number, n);
             count[i] += n;
         } else if (draw(4)) {
-            got = bpi_queue_pop(&q[i], number, n);
+            got = bpi_queue_pop(&q[i], &chunks, number, n);
             MUST(got == (n < count[i] ? n : count[i]), "step %u: %u of %u", step, got, count[i]);
             for (unsigned k = 0; k < got; k++)
                 MUST(number[k] == model[i][(at[i] + k) % FRAMES], "step %u: order", step);
@@ -57,14 +57,15 @@ Test(replacement, queues_are_first_in_first_out_and_their_chunks_suffice)
         } else {
             uint32_t oldest = count[i] ? model[i][at[i] % FRAMES] : UINT32_MAX;
 
-            MUST(bpi_queue_peek(&q[i]) == oldest && !bpi_queue_pop_this(&q[i], FRAMES), "step %u: peek", step);
+            MUST(bpi_queue_peek(&q[i], &chunks) == oldest && !bpi_queue_pop_this(&q[i], &chunks, FRAMES),
+                 "step %u: peek", step);
             if (count[i]) {
-                MUST(bpi_queue_pop_this(&q[i], oldest), "step %u: the oldest", step);
+                MUST(bpi_queue_pop_this(&q[i], &chunks, oldest), "step %u: the oldest", step);
                 at[i]++;
                 count[i]--;
             }
         }
-        MUST(queue_count(&q[i]) == count[i] && bpi_queue_check(&q[i]), "step %u", step);
+        MUST(queue_count(&q[i]) == count[i] && bpi_queue_check(&q[i], &chunks), "step %u", step);
     }
     bpi_chunks_close(&chunks);
 }
@@ -72,6 +73,7 @@ Test(replacement, queues_are_first_in_first_out_and_their_chunks_suffice)
 struct pusher {
     pthread_t thread;
     struct queue *q;
+    struct chunks *chunks;
     uint32_t number;
 };
 
@@ -82,11 +84,11 @@ static void *rotate(void *arg)
 
     for (unsigned i = 0; i < 20000; i++) {
         uint32_t number[40];
-        unsigned n = bpi_queue_pop(p->q, number, 1 + (i + p->number) % 40);
+        unsigned n = bpi_queue_pop(p->q, p->chunks, number, 1 + (i + p->number) % 40);
 
-        bpi_queue_push(p->q, number, n);
-        if (bpi_queue_peek(p->q) == p->number && bpi_queue_pop_this(p->q, p->number))
-            bpi_queue_push(p->q, &p->number, 1);
+        bpi_queue_push(p->q, p->chunks, number, n);
+        if (bpi_queue_peek(p->q, p->chunks) == p->number && bpi_queue_pop_this(p->q, p->chunks, p->number))
+            bpi_queue_push(p->q, p->chunks, &p->number, 1);
     }
     return NULL;
 }
@@ -99,22 +101,104 @@ Test(replacement, queues_lose_nothing_between_threads)
     struct queue q = {0};
     bool there[FRAMES] = {false};
 
-    MUST(bpi_chunks_open(&chunks, FRAMES) == 0, "memory");
-    bpi_queue_init(&q, &chunks);
+    MUST(bpi_chunks_open(&chunks, FRAMES, 2) == 0, "memory");
+    bpi_queue_init(&q);
     for (uint32_t i = 0; i < FRAMES; i++)
-        bpi_queue_push(&q, &i, 1);
+        bpi_queue_push(&q, &chunks, &i, 1);
     for (unsigned i = 0; i < THREADS; i++) {
-        p[i] = (struct pusher){.q = &q, .number = i};
+        p[i] = (struct pusher){.q = &q, .chunks = &chunks, .number = i};
         MUST(!pthread_create(&p[i].thread, NULL, rotate, &p[i]), "thread");
     }
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(p[i].thread, NULL);
-    MUST(bpi_queue_check(&q) && queue_count(&q) == FRAMES, "%u left", queue_count(&q));
+    MUST(bpi_queue_check(&q, &chunks) && queue_count(&q) == FRAMES, "%u left", queue_count(&q));
     for (uint32_t i = 0, number; i < FRAMES; i++) {
-        MUST(bpi_queue_pop(&q, &number, 1) == 1 && number < FRAMES && !there[number], "twice: %u", number);
+        MUST(bpi_queue_pop(&q, &chunks, &number, 1) == 1 && number < FRAMES && !there[number], "twice: %u", number);
         there[number] = true;
     }
     bpi_chunks_close(&chunks);
+}
+
+/* ---- lanes ---- */
+
+/* Frame by frame for three sessions, a third each; all are pinned but every other one of the last. */
+static unsigned fill_lanes(struct policy *p, struct seat seat[3], uint32_t frames)
+{
+    unsigned cold = 0;
+
+    for (uint32_t f = 0; f < frames; f++) {
+        struct arrival a = {.head = f, .shadow = ENTRY_NONE};
+        unsigned who = f * 3 / frames;
+
+        atomic_store(&p->frame[f].state, FRAME_BOUND | (who < 2 || f % 2 ? FRAME_PIN : 0));
+        bpi_policy_admit(&seat[who], &a, 1);
+        cold += atomic_load(&p->frame[f].state) == FRAME_BOUND;
+    }
+    for (unsigned i = 0; i < 3; i++)
+        bpi_policy_flush(&seat[i]);
+    return cold;
+}
+
+/* Takes out what is found, in pools of each mode: a search in RECENT moves pages on, and leaves those for another one. */
+static unsigned search_all(struct policy *p, struct seat *seat)
+{
+    unsigned rounds = p->mode == BP_POLICY_RECENT ? 4 : 1;
+    unsigned found = 0;
+
+    for (bool hopeful = true; rounds && hopeful; rounds--) {
+        struct search search;
+        int n = 0;
+
+        bpi_policy_search(seat, &search);
+        for (uint32_t looks = 0; n >= 0; looks++) {
+            struct victim victim[LOT];
+
+            MUST(looks < 2 * p->size, "the search does not end");
+            n = bpi_policy_pick(seat, &search, victim, 7);
+            for (int k = 0; k < n; k++) {
+                MUST(atomic_load(&p->frame[victim[k].head].state) == FRAME_BOUND, "%u is no victim", victim[k].head);
+                atomic_store(&p->frame[victim[k].head].state, 0);
+                policy_gone(p, victim[k].head);
+                found++;
+            }
+        }
+        hopeful = search.hopeful;
+    }
+    bpi_policy_flush(seat);
+    return found;
+}
+
+/* By whom and wherever: all that can go is found, nothing twice, and the search is over after as many looks as entries. */
+Test(replacement, a_search_finds_what_is_cold_in_any_lane)
+{
+    enum { FRAMES = 4096 };
+    struct policy_sizes sizes = bpi_policy_sizes(FRAMES, 0);
+    struct policy *p = aligned_alloc(_Alignof(struct policy), sizeof(*p));
+    struct seat *seat = calloc(3, sizeof(*seat));
+
+    for (unsigned i = 0; i < 6; i++) {
+        unsigned me = i / 2;
+        unsigned cold, found;
+
+        memset(p, 0, sizeof(*p));
+        memset(seat, 0, 3 * sizeof(*seat));
+        MUST(!bpi_policy_open(p, FRAMES, &sizes, i % 2 ? BP_POLICY_RECENT : BP_POLICY_STABLE), "memory");
+        p->frame = calloc(FRAMES, sizeof(*p->frame));
+        p->cold = calloc(FRAMES, sizeof(*p->cold));
+        for (unsigned k = 0; k < 3; k++)
+            bpi_seat_take(&seat[k], p);
+        MUST(seat[0].lane != seat[1].lane && seat[1].lane != seat[2].lane, "sessions share lanes");
+        cold = fill_lanes(p, seat, FRAMES);
+        found = search_all(p, &seat[me]);
+        cr_expect_eq(found, cold, "case %u: %u of %u found", i, found, cold);
+        cr_expect_leq(seat[me].examined, (i % 2 ? 4 : 1) * FRAMES, "case %u: %u looks", i, seat[me].examined);
+        cr_expect(bpi_policy_check(p, FRAMES, true), "case %u", i);
+        free(p->frame);
+        free(p->cold);
+        bpi_policy_close(p);
+    }
+    free(seat);
+    free(p);
 }
 
 /* ---- small pools ---- */
@@ -314,26 +398,36 @@ static bool lru_hit(struct lru *l, uint32_t page)
 
 Test(replacement, a_drifting_window_is_no_worse_than_with_lru)
 {
-    enum { FRAMES = 1024, N = 200000, PAGES = 1 << 20 };
+    enum { FRAMES = 1024, N = 200000, PAGES = 1 << 20, SESSIONS = 5 };
 
-    for (unsigned slow = 4; slow <= 64; slow *= 4) {
+    for (unsigned round = 0; round < 6;
+         round++) { /* by one session, by several in turn: queues are theirs, the order is all's */
+        unsigned slow = 4u << 2 * (round / 2);
+        bp_session *s[SESSIONS];
         struct play p = play_open(FRAMES, BP_POLICY_AUTO, 0, 0);
         struct lru l = {.oldest = 1, .size = FRAMES};
         unsigned misses = 0, lru_misses = 0;
 
         state = slow;
+        s[0] = p.s;
+        for (unsigned i = 1; i < SESSIONS && round % 2; i++)
+            s[i] = open_session(p.pool, "another");
         l.last = calloc(PAGES, sizeof(*l.last));
         l.page = calloc(N + 1, sizeof(*l.page));
         for (unsigned i = 0; i < N; i++) {
             uint64_t a = draw(1300), b = draw(1300);
             uint32_t page = (uint32_t)(i / slow + (a > b ? a : b)); /* newer ones more often */
 
+            p.s = s[round % 2 ? draw(SESSIONS) : 0];
             misses += !ask(&p, page);
             lru_misses += !lru_hit(&l, page);
         }
-        cr_expect_leq(misses, lru_misses * 105ull / 100, "1 in %u: %u misses, LRU %u", slow, misses, lru_misses);
+        cr_expect_leq(misses, lru_misses * 105ull / 100, "round %u: %u misses, LRU %u", round, misses, lru_misses);
         free(l.last);
         free(l.page);
+        for (unsigned i = 1; i < SESSIONS && round % 2; i++)
+            cr_assert_eq(bp_session_close(s[i]), 0);
+        p.s = s[0];
         play_close(&p);
     }
 }
@@ -393,25 +487,105 @@ Test(replacement, options_choose_the_mode)
     }
 }
 
-/* Frames in stock come out of the newcomers' hundredth, so all sessions together have no more of them than one. */
+/*
+ * Frames in stock come out of the newcomers' hundredth, so all sessions together have no more of them than one. And a loop
+ * keeps what fits if each page of it is read by another session each time: lanes (in the larger pool) make no difference.
+ */
 Test(replacement, many_sessions_have_one_stock)
 {
-    enum { FRAMES = 2000, LOOP = 3000, ROUNDS = 30, SESSIONS = 10 };
-    struct play p = play_open(FRAMES, BP_POLICY_AUTO, 0, 0);
-    bp_session *s[SESSIONS] = {p.s};
-    uint64_t hits = 0;
+    enum { SESSIONS = 10 };
 
-    for (unsigned i = 1; i < SESSIONS; i++)
-        s[i] = open_session(p.pool, "one of many");
-    for (unsigned i = 0; i < ROUNDS * LOOP; i++) {
-        p.s = s[i * 7 % SESSIONS];
-        hits += ask(&p, i % LOOP);
+    for (unsigned frames = 2000, rounds = 30; frames <= 6000; frames *= 3, rounds /= 2) {
+        struct play p = play_open(frames, BP_POLICY_AUTO, 0, 0);
+        bp_session *s[SESSIONS] = {p.s};
+        unsigned loop = frames * 3 / 2;
+        uint64_t hits = 0;
+
+        for (unsigned i = 1; i < SESSIONS; i++)
+            s[i] = open_session(p.pool, "one of many");
+        for (unsigned i = 0; i < rounds * loop; i++) {
+            p.s = s[i * 7 % SESSIONS];
+            hits += ask(&p, i % loop);
+        }
+        cr_expect_gt(hits, (rounds - 1) * frames * 95ull / 100, "%u frames: %lu hits", frames, (unsigned long)hits);
+        for (unsigned i = 1; i < SESSIONS; i++)
+            cr_assert_eq(bp_session_close(s[i]), 0);
+        p.s = s[0];
+        play_close(&p);
     }
-    cr_expect_gt(hits, (ROUNDS - 1) * FRAMES * 95ull / 100, "%lu hits", (unsigned long)hits);
-    for (unsigned i = 1; i < SESSIONS; i++)
-        cr_assert_eq(bp_session_close(s[i]), 0);
-    p.s = s[0];
-    play_close(&p);
+}
+
+static unsigned there(const struct play *p, uint64_t first, unsigned n)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        count += entry_is_frame(bpi_index_load(&p->file->index, first + i));
+    return count;
+}
+
+/* Sessions have queues of their own, and the oldest page of all goes all the same: also when its session is no more. */
+Test(replacement, what_another_session_has_read_goes_in_its_turn)
+{
+    enum { FRAMES = 8192, HALF = FRAMES / 2, THEIRS = 1 << 20 };
+
+    for (unsigned closed = 0; closed < 2; closed++) {
+        struct play p = play_open(FRAMES, BP_POLICY_RECENT, 0, 0);
+        bp_session *me = p.s, *other = open_session(p.pool, "other");
+        unsigned left;
+
+        p.s = other;
+        for (unsigned i = 0; i < HALF; i++)
+            ask(&p, THEIRS + i);
+        if (closed)
+            cr_assert_eq(bp_session_close(other), 0);
+        p.s = me;
+        for (unsigned i = 0; i < HALF * 9 / 5; i++) /* for the last four fifths of this they make room */
+            ask(&p, i);
+        left = there(&p, THEIRS, HALF);
+        cr_expect(left < HALF / 5 + FRAMES / 16, "closed %u: %u of their %u pages are left", closed, left, HALF);
+        left = there(&p, 0, HALF * 9 / 5);
+        cr_expect(left > HALF * 9 / 5 - FRAMES / 16, "closed %u: %u of mine", closed, left);
+        if (!closed) { /* and back: they read on, and take from what is mine and older */
+            p.s = other;
+            for (unsigned i = 0; i < FRAMES; i++)
+                ask(&p, THEIRS + HALF + i);
+            left = there(&p, 0, HALF * 9 / 5);
+            cr_expect(left < FRAMES / 8, "%u of mine", left);
+            cr_assert_eq(bp_session_close(other), 0);
+        }
+        p.s = me;
+        play_close(&p);
+    }
+}
+
+/* A search looks through the queues of all sessions, whatever it finds in the first. */
+Test(replacement, what_one_session_pins_does_not_hide_what_another_has_read)
+{
+    enum { FRAMES = 4096 };
+
+    for (enum bp_policy m = BP_POLICY_RECENT; m <= BP_POLICY_STABLE; m++) {
+        struct play p = play_open(FRAMES, m, 0, 0);
+        bp_session *other = open_session(p.pool, "other"), *third = open_session(p.pool, "third");
+        struct bp_ref *ref = calloc(FRAMES, sizeof(*ref));
+        bp_session *me = p.s;
+        unsigned pinned = 0;
+
+        MUST(ref, "memory");
+        for (unsigned i = 0; i < FRAMES / 2; i++) {
+            p.s = i % 3 ? other : third;
+            ask(&p, 1000000 + i);
+        }
+        while (pinned < FRAMES && bp_get(me, p.file, pinned, BP_SHARED, &ref[pinned]) == 0)
+            pinned++;
+        cr_expect_eq(pinned, FRAMES, "mode %d: %u pinned: %s", (int)m, pinned, bp_session_error(me));
+        bp_put_many(ref, pinned);
+        free(ref);
+        cr_assert_eq(bp_session_close(other), 0);
+        cr_assert_eq(bp_session_close(third), 0);
+        p.s = me;
+        play_close(&p);
+    }
 }
 
 struct churner {
@@ -442,10 +616,8 @@ static void *churn(void *arg)
     struct bp_error error = {0};
 
     for (unsigned round = 0; round < 60; round++) {
-        struct bp_file_options o = {.size = sizeof(o),
-                                    .null_bytes = 1ull << 30,
-                                    .extent_bytes = 4096u << churner_draw(c, 4),
-                                    .error = &error};
+        struct bp_file_options o = {
+            .size = sizeof(o), .null_bytes = 1ull << 30, .extent_bytes = 4096u << churner_draw(c, 4), .error = &error};
         bp_file *file = NULL;
         int rc = bp_file_open(c->pool, "null", &o, &file);
 
