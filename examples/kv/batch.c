@@ -9,12 +9,11 @@
 
 #include "kv/store.h"
 
+#define SPLITS_MAX (16u * KV_BATCH_MAX)
+
 struct leaf {
     struct bp_ref ref;
-    union {
-        struct page page;
-        unsigned char room[PAGE_BYTES];
-    } after;
+    struct page after;
     size_t first, end; /* of the writes, by key */
 };
 
@@ -112,14 +111,44 @@ static int change_copy(kv_session *s, struct batch *batch, struct page *page, si
     return 0;
 }
 
-/* The leaf of the next write, and of all behind it that fall into it. */
+/* As many writes as fall into the leaf, into its copy. 2: they do not all fit; *split is where to split it. */
+static int fill_leaf(kv_session *s, struct batch *batch, struct leaf *leaf, unsigned char split[KV_KEY_MAX],
+                     size_t *split_bytes)
+{
+    int rc = 0;
+
+    leaf->end = leaf->first;
+    while (leaf->end < batch->count) {
+        const struct kv_write *write = batch->write[leaf->end];
+        struct bytes high = page_high(&leaf->after);
+        struct kv_write fence = {.key = high.at, .key_bytes = high.count};
+        unsigned slot;
+
+        if (high.at && by_key(write, &fence) >= 0)
+            break;
+        rc = change_copy(s, batch, &leaf->after, leaf->end);
+        if (rc == 2) /* the leaf itself may have nothing to divide yet: what it would hold says where */
+            *split_bytes = page_split_key(&leaf->after, (struct bytes){write->key, write->key_bytes}, &slot, split);
+        if (rc)
+            break;
+        leaf->end++;
+    }
+    return rc;
+}
+
+/*
+ * The leaf of the next write, and of all behind it that fall into it. 2: the leaf was split, look again. Others stay held
+ * meanwhile: a split waits for no latch.
+ */
 static int hold_next(kv_session *s, struct batch *batch, size_t *next)
 {
-    const struct kv_write *write = batch->write[*next];
+    struct bytes key = {batch->write[*next]->key, batch->write[*next]->key_bytes}, at;
+    size_t gone = batch->gone_count, split_bytes = 0;
+    int64_t entries = batch->entries;
+    unsigned char split[KV_KEY_MAX];
     struct leaf *leaf;
-    struct bytes high;
     struct place place;
-    int rc = tree_find(s, (struct bytes){write->key, write->key_bytes}, false, 0, &place);
+    int rc = tree_find(s, key, false, 0, &place);
 
     if (!rc)
         rc = more_leaves(s, batch);
@@ -129,22 +158,21 @@ static int hold_next(kv_session *s, struct batch *batch, size_t *next)
     rc = bp_upgrade(&place.node, s->pages, s->kv->file[SPACE_TREE], place.node_page, &leaf->ref);
     if (rc)
         return rc == BP_MOVED ? rc : session_pool_fail(s, rc, DATA_NAME, place.node_page);
-    batch->leaves++;
     memcpy(&leaf->after, leaf->ref.data, PAGE_BYTES);
-    high = page_high(&leaf->after.page);
     leaf->first = *next;
-    while (!rc && *next < batch->count) {
-        struct kv_write fence = {.key = high.at, .key_bytes = high.count};
-
-        if (high.at && by_key(batch->write[*next], &fence) >= 0)
-            break;
-        rc = change_copy(s, batch, &leaf->after.page, *next);
-        if (!rc)
-            ++*next;
-        high = page_high(&leaf->after.page);
+    rc = fill_leaf(s, batch, leaf, split, &split_bytes);
+    if (!rc) {
+        batch->leaves++;
+        *next = leaf->end;
+        return 0;
     }
-    leaf->end = *next;
-    return rc;
+    bp_put(&leaf->ref);
+    batch->gone_count = gone;
+    batch->entries = entries;
+    at = (struct bytes){split, split_bytes};
+    if (rc == 2)
+        rc = tree_split(s, key, split_bytes ? &at : NULL, 0);
+    return rc ? rc : 2;
 }
 
 static int log_batch(kv_session *s, struct batch *batch, uint64_t *lsn)
@@ -174,15 +202,18 @@ static int log_batch(kv_session *s, struct batch *batch, uint64_t *lsn)
     return rc ? rc : record_append(s, floor, lsn);
 }
 
-/* One try: hold, copy, log, replace. 2: split the leaf of write *full first. */
-static int batch_once(kv_session *s, struct batch *batch, size_t *full, uint64_t *lsn)
+/* One try: hold, copy, log, replace. */
+static int batch_once(kv_session *s, struct batch *batch, uint64_t *lsn)
 {
+    unsigned splits = 0;
     size_t next = 0;
     int rc = 0;
 
-    while (next < batch->count && !rc)
+    while (next < batch->count && !rc) {
         rc = hold_next(s, batch, &next);
-    *full = next;
+        if (rc == 2)
+            rc = ++splits > SPLITS_MAX ? session_fail(s, KV_DAMAGED, "a page cannot be split") : 0;
+    }
     if (!rc)
         rc = log_batch(s, batch, lsn);
     if (rc) {
@@ -192,7 +223,7 @@ static int batch_once(kv_session *s, struct batch *batch, size_t *full, uint64_t
     for (size_t l = 0; l < batch->leaves; l++) {
         struct leaf *leaf = &batch->leaf[l];
 
-        leaf->after.page.lsn = *lsn;
+        leaf->after.lsn = *lsn;
         memcpy(leaf->ref.data, &leaf->after, PAGE_BYTES);
         bp_put_dirty(&leaf->ref, *lsn);
     }
@@ -206,20 +237,12 @@ static int batch_once(kv_session *s, struct batch *batch, size_t *full, uint64_t
 static int run(kv_session *s, struct batch *batch, uint64_t *lsn)
 {
     struct tries tries = {0};
+    int rc;
 
-    for (;;) {
-        size_t full;
-        int rc = batch_once(s, batch, &full, lsn);
-
-        if (rc == 2)
-            rc = tree_split(s, (struct bytes){batch->write[full]->key, batch->write[full]->key_bytes}, 0);
-        else if (rc == BP_MOVED || rc == -EAGAIN)
-            rc = tries_more(s, &tries) ? 0 : -EBUSY;
-        else
-            return rc;
-        if (rc)
-            return rc;
-    }
+    while ((rc = batch_once(s, batch, lsn)) == BP_MOVED || rc == -EAGAIN)
+        if (!tries_more(s, &tries))
+            return -EBUSY;
+    return rc;
 }
 
 int kv_batch(kv_session *s, const struct kv_write write[], size_t count)

@@ -24,11 +24,6 @@ struct check {
     uint64_t pages[SPACES];
 };
 
-union page_room {
-    struct page page;
-    unsigned char room[PAGE_BYTES];
-};
-
 static void fault(struct check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void fault(struct check *c, const char *format, ...)
 {
@@ -71,15 +66,16 @@ static bool same(struct bytes a, struct bytes b)
 
 static void look_at_disk(struct check *c, const struct page *page)
 {
-    union page_room disk;
+    struct page disk;
     ssize_t n = pread(c->fd, &disk, PAGE_BYTES, (off_t)(page->number * PAGE_BYTES));
 
     if (n != (ssize_t)PAGE_BYTES)
         fault(c, "page %llu of %s: %s", (unsigned long long)page->number, DATA_NAME,
               n < 0 ? strerror(errno) : "the file is too short");
-    else if (disk.page.crc != page_crc(&disk.page))
+    else if (disk.crc != page_crc(&disk))
         fault(c, "page %llu of %s: its checksum on disk is wrong", (unsigned long long)page->number, DATA_NAME);
-    else if (memcmp(disk.room + sizeof(uint32_t), (const char *)page + sizeof(uint32_t), PAGE_BYTES - sizeof(uint32_t)))
+    else if (memcmp((const char *)&disk + sizeof(uint32_t), (const char *)page + sizeof(uint32_t),
+                    PAGE_BYTES - sizeof(uint32_t)))
         fault(c, "page %llu of %s is another one on disk than in memory", (unsigned long long)page->number, DATA_NAME);
 }
 
@@ -127,14 +123,14 @@ static int copy_of(struct check *c, uint64_t number, struct page *to)
 
 static int look_at(struct check *c, uint64_t number, unsigned level, struct bytes low, struct bytes high)
 {
-    union page_room copy;
-    const struct page *page = &copy.page;
+    struct page copy;
+    const struct page *page = &copy;
     const char *wrong;
     int rc;
 
     if (!see(c, SPACE_TREE, number, 0))
         return 0;
-    rc = copy_of(c, number, &copy.page);
+    rc = copy_of(c, number, &copy);
     if (rc == KV_DAMAGED || rc == -EIO) {
         char why[248];
 

@@ -309,17 +309,14 @@ static int create_file(int dir, const char *name, unsigned space, uint64_t id, c
 int store_create(int dir, uint64_t *id, struct kv_error *error)
 {
     struct checkpoint c = {.pages = {SPACE_BLOCK_PAGES, SPACE_BLOCK_PAGES}};
-    union {
-        struct page page;
-        unsigned char room[PAGE_BYTES];
-    } root;
+    struct page root;
     int rc = 0;
 
     if (getrandom(id, sizeof(*id), 0) != sizeof(*id))
         return kv_fail(error, -errno, "no random number: %s", strerror(errno));
     c.id = *id;
-    page_init(&root.page, PAGE_ROOT, 0, (struct bytes){"", 0}, (struct bytes){NULL, 0});
-    root.page.crc = page_crc(&root.page);
+    page_init(&root, PAGE_ROOT, 0, (struct bytes){"", 0}, (struct bytes){NULL, 0});
+    root.crc = page_crc(&root);
     for (unsigned i = 0; i < SPACES; i++) {
         c.bits[i] = calloc(1, SPACE_BLOCK_PAGES / 8);
         if (!c.bits[i])
@@ -328,7 +325,7 @@ int store_create(int dir, uint64_t *id, struct kv_error *error)
     if (!rc) {
         c.bits[SPACE_TREE][0] = 1 | 1 << PAGE_ROOT; /* the label and the root */
         c.bits[SPACE_VALUES][0] = 1;
-        rc = create_file(dir, DATA_NAME, SPACE_TREE, *id, &root.page);
+        rc = create_file(dir, DATA_NAME, SPACE_TREE, *id, &root);
     }
     if (!rc)
         rc = create_file(dir, VALUES_NAME, SPACE_VALUES, *id, NULL);

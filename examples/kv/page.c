@@ -8,16 +8,24 @@
 
 #include "kv/kv.h"
 
-#define SLOTS_MAX  ((PAGE_BYTES - PAGE_HEADER) / (unsigned)sizeof(struct slot))
 #define LARGE_FLAG 0x8000u /* in the length of a leaf's payload: it says where the value lies */
 #define LEAF_SKIP  2u      /* bytes of a leaf's cell before the key: the payload's length */
 #define INNER_SKIP 8u      /* above: the child's number */
 
-_Static_assert(sizeof(struct page) == PAGE_HEADER, "the header's size is part of the format");
+_Static_assert(sizeof(struct page) == PAGE_BYTES && offsetof(struct page, slot) == PAGE_HEADER,
+               "the header's size is part of the format");
 _Static_assert(PAGE_HEADER + 2 * KV_KEY_MAX + 2 * (KV_KEY_MAX + INNER_SKIP + sizeof(struct slot)) <= PAGE_BYTES,
                "an inner page must take two children between the longest fences");
 _Static_assert(PAGE_HEADER + 2 * KV_KEY_MAX + INLINE_MAX + LEAF_SKIP + sizeof(struct slot) <= PAGE_BYTES,
                "a leaf must take one entry between the longest fences");
+
+int bytes_compare(struct bytes a, struct bytes b)
+{
+    size_t least = a.count < b.count ? a.count : b.count;
+    int order = least ? memcmp(a.at, b.at, least) : 0;
+
+    return order ? order : (a.count > b.count) - (a.count < b.count);
+}
 
 /* ---- torn: each field is loaded once, so that what was checked is what is used ---- */
 
@@ -315,29 +323,22 @@ static const char *order_wrong(const struct page *page)
     return NULL;
 }
 
-static int compare(struct bytes a, struct bytes b)
-{
-    size_t least = a.count < b.count ? a.count : b.count;
-    int order = least ? memcmp(a.at, b.at, least) : 0;
-
-    return order ? order : (a.count > b.count) - (a.count < b.count);
-}
-
 static const char *fences_wrong(const struct page *page)
 {
     unsigned char key[KV_KEY_MAX];
     struct bytes low = page_low(page), high = page_high(page);
 
-    if (!page->last && compare(low, high) >= 0)
+    if (!page->last && bytes_compare(low, high) >= 0)
         return "the lower fence is not below the upper one";
     if (page->prefix > low.count || (page->last ? page->prefix > 0 : page->prefix > high.count) ||
         (page->prefix && memcmp(low.at, high.at, page->prefix)))
         return "the prefix is not the fences'";
-    if (page->count && compare((struct bytes){key, page_key(page, 0, key)}, low) < 0)
+    if (page->count && bytes_compare((struct bytes){key, page_key(page, 0, key)}, low) < 0)
         return "a key is below the lower fence";
-    if (page->level && (!page->count || compare((struct bytes){key, page_key(page, 0, key)}, low) != 0))
+    if (page->level && (!page->count || bytes_compare((struct bytes){key, page_key(page, 0, key)}, low) != 0))
         return "the first child does not begin with the lower fence";
-    if (page->count && !page->last && compare((struct bytes){key, page_key(page, page->count - 1u, key)}, high) >= 0)
+    if (page->count && !page->last &&
+        bytes_compare((struct bytes){key, page_key(page, page->count - 1u, key)}, high) >= 0)
         return "a key is not below the upper fence";
     return NULL;
 }
@@ -438,14 +439,11 @@ void page_append(struct page *to, const struct page *from, unsigned first, unsig
 /* The page again, with the first `count` slots, another upper fence, and no dead bytes. */
 static void rebuild(struct page *page, unsigned count, struct bytes high)
 {
-    union {
-        struct page page;
-        unsigned char room[PAGE_BYTES];
-    } fresh;
+    struct page fresh;
 
-    page_init(&fresh.page, page->number, page->level, page_low(page), high);
-    fresh.page.lsn = page->lsn;
-    page_append(&fresh.page, page, 0, count);
+    page_init(&fresh, page->number, page->level, page_low(page), high);
+    fresh.lsn = page->lsn;
+    page_append(&fresh, page, 0, count);
     memcpy(page, &fresh, PAGE_BYTES);
 }
 

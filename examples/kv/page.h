@@ -25,6 +25,7 @@
 #define PAGE_BYTES  4096u
 #define PAGE_HEADER 40u
 #define PAGE_FORMAT 1u
+#define SLOTS_MAX   507u
 #define PAGE_NONE   0u /* no page: page 0 of the file is its label */
 #define PAGE_ROOT   1u /* the root never moves */
 
@@ -52,13 +53,16 @@ struct page {
     uint16_t low, high; /* bytes of the fences */
     uint16_t last;      /* 1: there is no upper fence */
     uint16_t zero;
-    struct slot slot[];
+    struct slot slot[SLOTS_MAX]; /* up to the end; cells and fences lie over those that are not in use */
 };
 
 struct bytes {
     const void *at;
     size_t count;
 };
+
+/* As keys compare. */
+int bytes_compare(struct bytes, struct bytes);
 
 /* A payload as it lies in a page. */
 struct found {

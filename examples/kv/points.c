@@ -5,6 +5,8 @@
 
 #include "kv/store.h"
 
+#define SPLITS_MAX 1000u /* for one put: others fill again what it has split */
+
 static int check_key(kv_session *s, const void *key, size_t bytes)
 {
     if (!key || !bytes)
@@ -173,12 +175,15 @@ static int put_once(kv_session *s, struct bytes key, struct bytes payload, const
 static int put(kv_session *s, struct bytes key, struct bytes payload, const struct large *fresh, uint64_t *lsn)
 {
     struct tries tries = {0};
+    unsigned splits = 0;
 
     for (;;) {
         int rc = put_once(s, key, payload, fresh, lsn);
 
+        if (rc == 2 && ++splits > SPLITS_MAX)
+            return session_fail(s, KV_DAMAGED, "a page cannot be split");
         if (rc == 2)
-            rc = tree_split(s, key, 0);
+            rc = tree_split(s, key, NULL, 0);
         else if (rc == BP_MOVED || rc == -EAGAIN)
             rc = tries_more(s, &tries) ? 0 : -EBUSY;
         else

@@ -20,10 +20,7 @@ struct kv_scan {
     unsigned char at[KV_KEY_MAX + 1]; /* forward: go on with this key; backward: with those below it */
     unsigned char bound[KV_KEY_MAX];
     unsigned char key[KV_KEY_MAX];
-    union {
-        struct page page;
-        unsigned char room[PAGE_BYTES];
-    } leaf;
+    struct page leaf;
 };
 
 int kv_scan_open(kv_session *s, const void *from, size_t from_bytes, const void *to, size_t to_bytes, unsigned flags,
@@ -97,7 +94,7 @@ static int load(kv_scan *scan)
 
         if (rc)
             return rc;
-        page_copy(&scan->leaf.page, view_page(&place.node));
+        page_copy(&scan->leaf, view_page(&place.node));
         if (bp_view_valid(&place.node)) {
             if (scan->ahead <= AHEAD_MAX / 2)
                 read_ahead(scan, &place);
@@ -108,7 +105,7 @@ static int load(kv_scan *scan)
         if (!tries_more(scan->s, &tries))
             return -EBUSY;
     }
-    scan->slot = page_seek(&scan->leaf.page, key, &exact);
+    scan->slot = page_seek(&scan->leaf, key, &exact);
     scan->loaded = true;
     return 0;
 }
@@ -116,7 +113,7 @@ static int load(kv_scan *scan)
 /* This leaf is used up: on from its fence, or that was all. */
 static void leave(kv_scan *scan)
 {
-    struct bytes fence = scan->reverse ? page_low(&scan->leaf.page) : page_high(&scan->leaf.page);
+    struct bytes fence = scan->reverse ? page_low(&scan->leaf) : page_high(&scan->leaf);
 
     scan->loaded = false;
     if (scan->reverse ? !fence.count : !fence.at)
@@ -146,9 +143,9 @@ static int value_of(kv_scan *scan, unsigned slot, size_t key_bytes, const void *
     struct large large;
     int rc;
 
-    if (!page_value(&scan->leaf.page, slot, &found) || (found.large && !large_parse(found.at, found.bytes, &large)))
+    if (!page_value(&scan->leaf, slot, &found) || (found.large && !large_parse(found.at, found.bytes, &large)))
         return session_fail(scan->s, KV_DAMAGED, "page %llu of %s has an entry that is none",
-                            (unsigned long long)scan->leaf.page.number, DATA_NAME);
+                            (unsigned long long)scan->leaf.number, DATA_NAME);
     *value = found.at;
     *value_bytes = found.bytes;
     if (!found.large)
@@ -169,12 +166,12 @@ int kv_scan_next(kv_scan *scan, const void **key, size_t *key_bytes, const void 
 
         if (rc)
             return rc;
-        if (scan->reverse ? scan->slot == 0 : scan->slot >= scan->leaf.page.count) {
+        if (scan->reverse ? scan->slot == 0 : scan->slot >= scan->leaf.count) {
             leave(scan);
             continue;
         }
         slot = scan->reverse ? scan->slot - 1 : scan->slot;
-        *key_bytes = page_key(&scan->leaf.page, slot, scan->key);
+        *key_bytes = page_key(&scan->leaf, slot, scan->key);
         *key = scan->key;
         if (outside(scan, *key_bytes)) {
             scan->ended = true;

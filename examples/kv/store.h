@@ -152,8 +152,11 @@ int tree_look(kv_session *, uint64_t page, struct bp_view *);
  * page while the view stands. ENOENT: the tree has no such level.
  */
 int tree_find(kv_session *, struct bytes key, bool before, unsigned level, struct place *);
-/* Make room for the key at this level, by splitting the page that has it (and those above, if they need it). */
-int tree_split(kv_session *, struct bytes key, unsigned level);
+/*
+ * Make room for the key at this level, by splitting the page that has it (and those above, if they need it): at the key
+ * `at`, or, if that is NULL, where it suits the page.
+ */
+int tree_split(kv_session *, struct bytes key, const struct bytes *at, unsigned level);
 /* The page that has this key has become small: join it with a neighbour, if that suffices. */
 int tree_merge(kv_session *, struct bytes key, unsigned level);
 /* Whether it is worth asking tree_merge. */

@@ -206,8 +206,24 @@ static struct page *scratch(kv_session *s, unsigned i)
 
 /* ---- splitting ---- */
 
+/* Where to split: first slot of the right page, and its lower fence. 0: it cannot be split. */
+static size_t where(const struct page *page, struct bytes key, const struct bytes *wish, unsigned *slot,
+                    unsigned char at[KV_KEY_MAX])
+{
+    struct bytes low = page_low(page), high = page_high(page);
+    bool exact;
+
+    if (!wish)
+        return page_split_key(page, key, slot, at);
+    if (bytes_compare(*wish, low) <= 0 || (high.at && bytes_compare(*wish, high) >= 0))
+        return 0; /* somebody has split it meanwhile */
+    *slot = page_seek(page, *wish, &exact);
+    memcpy(at, wish->at, wish->count);
+    return wish->count;
+}
+
 /* The root's contents move into two new pages (held 0 and 1), below it (held 2). */
-static int split_root_held(kv_session *s, struct held *held, struct bytes key)
+static int split_root_held(kv_session *s, struct held *held, struct bytes key, const struct bytes *wish)
 {
     struct page *left = held_page(held, 0), *right = held_page(held, 1), *root = held_page(held, 2);
     struct page *top = scratch(s, 0);
@@ -218,7 +234,7 @@ static int split_root_held(kv_session *s, struct held *held, struct bytes key)
     unsigned slot;
     int rc;
 
-    middle.count = page_split_key(root, key, &slot, at);
+    middle.count = where(root, key, wish, &slot, at);
     if (!middle.count)
         return 1;
     page_init(left, held->ref[0].page, root->level, all, middle);
@@ -239,7 +255,7 @@ static int split_root_held(kv_session *s, struct held *held, struct bytes key)
 }
 
 /* The page (held 2) gives its second half to a new one (held 0), which its parent (held 1) gets to know. 2: the parent is full. */
-static int split_held(kv_session *s, struct held *held, struct bytes key)
+static int split_held(kv_session *s, struct held *held, struct bytes key, const struct bytes *wish)
 {
     struct page *right = held_page(held, 0), *parent = held_page(held, 1), *page = held_page(held, 2);
     unsigned char at[KV_KEY_MAX];
@@ -250,7 +266,7 @@ static int split_held(kv_session *s, struct held *held, struct bytes key)
     unsigned slot;
     int rc;
 
-    middle.count = page_split_key(page, key, &slot, at);
+    middle.count = where(page, key, wish, &slot, at);
     if (!middle.count)
         return 1;
     if (!page_fits(parent, middle.count, 8, -1))
@@ -275,7 +291,7 @@ static int split_held(kv_session *s, struct held *held, struct bytes key)
  * One try: new pages first, since getting those can wait, and then the latches, which does not. 1: nothing to split, 2: the
  * page above has no room, EAGAIN, BP_MOVED: start over.
  */
-static int split_once(kv_session *s, struct bytes key, unsigned level)
+static int split_once(kv_session *s, struct bytes key, const struct bytes *wish, unsigned level)
 {
     struct held held = {.count = 0};
     struct place place;
@@ -292,27 +308,27 @@ static int split_once(kv_session *s, struct bytes key, unsigned level)
     if (!rc)
         rc = hold(s, &held, &place.node, place.node_page);
     if (!rc)
-        rc = fresh == 2 ? split_root_held(s, &held, key) : split_held(s, &held, key);
+        rc = fresh == 2 ? split_root_held(s, &held, key, wish) : split_held(s, &held, key, wish);
     if (rc)
         undo(s, &held, fresh);
     return rc;
 }
 
-int tree_split(kv_session *s, struct bytes key, unsigned level)
+int tree_split(kv_session *s, struct bytes key, const struct bytes *at, unsigned level)
 {
     struct tries tries = {0};
 
     if (level >= LEVELS_MAX - 1)
         return session_fail(s, KV_DAMAGED, "the tree has more than %u levels", LEVELS_MAX);
     for (;;) {
-        int rc = split_once(s, key, level);
+        int rc = split_once(s, key, at, level);
 
         if (rc == 0)
             atomic_fetch_add_explicit(&s->kv->splits, 1, memory_order_relaxed);
         if (rc == 0 || rc == 1)
             return 0;
         if (rc == 2)
-            rc = tree_split(s, key, level + 1);
+            rc = tree_split(s, key, NULL, level + 1);
         else if (rc == BP_MOVED || rc == -EAGAIN)
             rc = tries_more(s, &tries) ? 0 : -EBUSY;
         if (rc)
