@@ -161,6 +161,7 @@ struct bp_pool_options {
     uint32_t sample_pages; /* pages of each of the small pools that say which policy misses less, and what other sizes
                               would do: more are more exact, each costs 1.2 KiB of memory, and every access to a page
                               of the sample some hundred instructions. Up to 8,192; 0: as suits the pool */
+    uint64_t memory_max; /* bytes that bp_pool_resize may go up to: address space for as much is reserved. 0: memory */
     /* Percent of the frames that may be dirty: above the target some are written in the background; 0: 10 */
     uint32_t dirty_target;
     uint32_t dirty_trigger; /* above it, those who are about to change pages wait; 0: 40. Both at most 90 */
@@ -180,6 +181,16 @@ BP_API BP_NODISCARD int bp_pool_open(const struct bp_pool_options *, bp_pool **)
  * open. The pool must not be used by another thread during or after a close that succeeds.
  */
 BP_API BP_NODISCARD int bp_pool_close(bp_pool *, struct bp_error *error);
+
+/*
+ * Change the budget of a pool in use, between BP_MEMORY_MIN and memory_max. More is at once allowed, and taken when it is
+ * needed. Less is given back before this returns: what lies in the memory that goes is moved elsewhere, and the coldest
+ * pages are evicted to make room; nothing that is pinned, latched, being read or dirty goes. *achieved (may be NULL) is the
+ * budget from now on, in bytes. 0; -EBUSY: some of it could not be freed in wait_ms after the last that could, *achieved
+ * says how far it came, and the pool goes on with that: retry; -EINVAL: not between the two; -ENOMEM. Several calls at once
+ * come one after the other. Thread safe.
+ */
+BP_API BP_NODISCARD int bp_pool_resize(bp_pool *, uint64_t bytes, uint64_t *achieved);
 
 /* One facility of the machine: what was asked for, what is used, why, and what would change it. */
 struct bp_cap {
@@ -207,11 +218,11 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer") \
     X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                     \
     X(busy, "requests", COUNTER, "requests that ended at the deadline")                        \
-    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                \
+    X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                   \
     X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
     X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
     X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
-    X(frames_total, "frames", GAUGE, "frames this pool can have")                              \
+    X(frames_total, "frames", GAUGE, "frames the budget allows")                               \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
     X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited") \
@@ -244,7 +255,7 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(log_errors, "calls", COUNTER, "of these, failed")                                        \
     X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
     X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
-    X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                 \
+    X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
     X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
 
 struct bp_stats {

@@ -62,6 +62,14 @@ void bpi_magazine_flush(bp_session *s)
     pthread_mutex_unlock(&s->magazine_lock);
 }
 
+void bpi_magazines_flush(bp_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    for (bp_session *s = pool->session; s; s = s->next)
+        bpi_magazine_flush(s);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 /* ---- one extent ---- */
 
 /* The shadow of a page that goes: when it was used last, as far as anybody noticed. */
@@ -77,7 +85,9 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
+    if (0)
+        bpi_frame_give(s->pool, head, order);
+    else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;
         h->found++;
     } else if (order && order == h->order && h->block == FRAME_NONE) {
@@ -177,6 +187,8 @@ static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
         prefetch_victim(s->pool, victim[i].head);
     for (int i = 0; i < n; i++) {
         if (!is_spared(h, victim[i].head) && evict_extent(h, victim[i].head, victim[i].seen, true)) {
+            if (bpi_frames_draining(s->pool->frames, victim[i].head))
+                search->rounds = 0; /* it serves nobody, so this search is longer than others, and may spare more */
             keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
         } else {
             bpi_policy_put_back(&s->seat, &victim[i]);
@@ -303,6 +315,8 @@ static bool hunt_blocks(struct hunt *h, uint32_t *frame)
             uint32_t from = (uint32_t)(hand / block % blocks) * block;
 
             h->examined += block;
+            if (bpi_frames_draining(pool->frames, from))
+                continue;
             sweep_block(h, from, from + block);
             over = hunt_over(h, frame);
         }
@@ -370,7 +384,7 @@ bool bpi_evict_own(bp_session *s, bp_file *file, uint32_t *frame)
         if (!(seen & FRAME_BOUND) || frame_id(&s->pool->frame[head]) != (file->id | item.page) ||
             !is_cold(&h, head, seen) || !evict_extent(&h, head, seen, false))
             continue;
-        if (frame_order(seen) == 0 && !found) {
+        if (frame_order(seen) == 0 && !found && !bpi_frames_draining(s->pool->frames, head)) {
             *frame = head;
             found = true;
         } else { /* larger ones go home, and are taken from there */
@@ -387,13 +401,29 @@ bool bpi_evict_own(bp_session *s, bp_file *file, uint32_t *frame)
     return found;
 }
 
+bool bpi_evict_this(bp_session *s, uint32_t head, uint64_t seen)
+{
+    struct hunt h = {.s = s, .shadows = true, .block = FRAME_NONE};
+    bool gone;
+
+    if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS)) != FRAME_BOUND)
+        return false;
+    pthread_mutex_lock(&s->magazine_lock);
+    gone = evict_extent(&h, head, seen, false);
+    if (gone)
+        bpi_frame_give(s->pool, head, frame_order(seen));
+    counter_add(&s->count.evictions, h.extents);
+    pthread_mutex_unlock(&s->magazine_lock);
+    return gone;
+}
+
 /*
  * Shadows are bounded: over the limit, drop the oldest of one file, and go on to the next file next time. No lock: an
  * index stays one, whatever becomes of its file (R10); slots of files are used from below.
  */
 static void trim_shadows(bp_pool *pool)
 {
-    uint32_t limit = (pool->frames_total >> SHADOW_NODES_SHIFT) + SHADOW_NODES_MIN;
+    uint32_t limit = (frames_limit(pool) >> SHADOW_NODES_SHIFT) + SHADOW_NODES_MIN;
 
     if (atomic_load_explicit(&pool->nodes.shadow_only, memory_order_relaxed) <= limit)
         return;

@@ -33,9 +33,9 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
         return -EINVAL;
     }
     *order = (unsigned)__builtin_ctz(bytes) - BP_PAGE_SHIFT;
-    if (*order && (1u << *order) > pool->frames_total / EXTENT_SHARE) {
+    if (*order && (1u << *order) > frames_limit(pool) / EXTENT_SHARE) {
         bpi_error_set(o->error, -EINVAL, "extent_bytes %u is more than a sixteenth of the pool (%u frames of 4 KiB)",
-                      bytes, pool->frames_total);
+                      bytes, frames_limit(pool));
         return -EINVAL;
     }
     if ((unsigned)o->direct > BP_OFF) {
@@ -313,9 +313,9 @@ int bp_file_limits(bp_file *file, uint64_t floor_bytes, uint64_t ceiling_bytes)
     if (ceiling_bytes && (ceiling < floor || ceiling >> file->order < CEILING_EXTENTS))
         return -EINVAL;
     pthread_mutex_lock(&pool->lock);
-    if (floor > pool->frames_total ||
+    if (floor > frames_limit(pool) ||
         pool->floor_pages - atomic_load_explicit(&file->floor_pages, memory_order_relaxed) + floor >
-            pool->frames_total / FLOORS_SHARE * (FLOORS_SHARE - 1))
+            frames_limit(pool) / FLOORS_SHARE * (FLOORS_SHARE - 1))
         rc = -ENOSPC;
     else
         set_limits(file, floor, ceiling);

@@ -10,6 +10,7 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
+ *   resize.c   so that memory can be given back
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
@@ -256,8 +257,12 @@ struct bp_pool {
     struct frame *frame;
     struct frame_cold *cold;
     char *base;
-    uint32_t frames_total;
-    _Atomic uint32_t batch; /* frames that a session evicts or takes at once; written under the lock */
+    uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
+    _Atomic uint32_t frames_limit; /* that the budget allows now */
+    _Atomic uint64_t memory;       /* the budget; written by who resizes */
+    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
+    _Atomic uint32_t resizing;     /* futex: somebody does */
+    _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -302,7 +307,6 @@ struct bp_pool {
     _Alignas(LINE) struct recording recording;
 
     struct frame_dirty *dirty;     /* by head */
-    uint64_t dirty_target;         /* pages: more are written in the background */
     pthread_mutex_t writer_lock;   /* of the making of it; outermost */
     struct writer *_Atomic writer; /* from the first file on that is opened for writing */
     _Alignas(LINE) _Atomic uint64_t dirty_pages;
@@ -341,6 +345,18 @@ static inline unsigned file_number(const bp_file *file)
 static inline uint32_t batch_of(const bp_pool *pool)
 {
     return atomic_load_explicit(&pool->batch, memory_order_relaxed);
+}
+
+/* relaxed: who reads an old one is off by what a resize has just begun to change */
+static inline uint32_t frames_limit(const bp_pool *pool)
+{
+    return atomic_load_explicit(&pool->frames_limit, memory_order_relaxed);
+}
+
+/* Pages that may be dirty: more are written in the background. */
+static inline uint64_t dirty_target(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_target / 100;
 }
 
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
@@ -633,6 +649,10 @@ bool bpi_evict_own(bp_session *, bp_file *, uint32_t *frame);
 void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
 void bpi_magazine_flush(bp_session *);
+/* Of all sessions. */
+void bpi_magazines_flush(bp_pool *);
+/* This very extent goes, whose word was `seen`, unless somebody has it; its frames go home. */
+bool bpi_evict_this(bp_session *, uint32_t head, uint64_t seen);
 /* Pages that came, published and pinned by this session: into the queues. */
 void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 /* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */
@@ -647,6 +667,11 @@ void bpi_describe_holders(bp_pool *, char *text, size_t size);
  * changed. The lock of the session's magazine is held.
  */
 int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
+
+/* ---- resize.c ---- */
+#define FRAMES_MIN 16u /* of a pool */
+/* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
+uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
 
 /* ---- compact.c ---- */
 /*
@@ -666,6 +691,8 @@ void bpi_turn_end(bp_session *);
 bool bpi_aside_take(bp_session *, uint32_t *frame);
 /* Something was released: the first of those who wait looks again. */
 void bpi_turn_call(bp_pool *);
+/* Complete all reads that have ended. */
+void bpi_reap_everywhere(bp_session *);
 
 /* ---- write.c ---- */
 /* An extent that the caller has latched exclusively is not going to be written: before it is unbound. */

@@ -563,7 +563,7 @@ static int bring_all(struct restore *x)
 
     x->start_ns = bpi_now_ns();
     x->until_ns = x->o.milliseconds_max ? x->start_ns + x->o.milliseconds_max * NS_PER_MS : 0;
-    x->pages_max = s->frames_total / 8 < WINDOW_PAGES ? s->frames_total / 8 : WINDOW_PAGES;
+    x->pages_max = frames_limit(s->pool) / 8 < WINDOW_PAGES ? frames_limit(s->pool) / 8 : WINDOW_PAGES;
     s->frugal = true;
     for (uint64_t i = 0; i < x->extents && !rc;) {
         uint64_t run = 1;

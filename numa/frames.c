@@ -486,6 +486,15 @@ unsigned bpi_frames_slab_count(const struct frames *frames)
     return frames->slabs.slab_count;
 }
 
+uint32_t bpi_frames_slab_populated(const struct frames *frames, unsigned slab)
+{
+    const struct slab *s = &frames->slabs.slab[slab];
+
+    if (slab_state(s) == SLAB_RESERVED)
+        return 0;
+    return (uint32_t)(atomic_load_explicit(&s->populated, memory_order_relaxed) / FRAME_BYTES);
+}
+
 void bpi_frames_slab_range(const struct frames *frames, unsigned slab, void **at, size_t *bytes)
 {
     *at = frames->slabs.base + slab * frames->slabs.slab_bytes;
