@@ -100,7 +100,8 @@ static int flush_log(void *ctx, uint64_t lsn)
 {
     kv *store = ctx;
 
-    return store->recovering ? 0 : log_commit(&store->log, lsn, false);
+    /* acquire: where the log ends was set before */
+    return atomic_load_explicit(&store->recovering, memory_order_acquire) ? 0 : log_commit(&store->log, lsn, false);
 }
 
 /* ---- sessions ---- */
@@ -393,9 +394,9 @@ static int start(kv *store, struct kv_error *error)
 {
     int rc;
 
-    store->recovering = true;
+    atomic_store_explicit(&store->recovering, true, memory_order_relaxed); /* nothing is dirty yet */
     rc = store_recover(store, store->background, error);
-    store->recovering = false;
+    atomic_store_explicit(&store->recovering, false, memory_order_release);
     if (rc)
         return rc;
     if (store->recovered && (rc = checkpoint_take(store->background)))

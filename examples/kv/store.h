@@ -51,10 +51,11 @@ struct kv {
     bp_file *file[SPACES];
     struct space space[SPACES];
     struct log log;
-    bool log_open, recovering;
-    unsigned order_max;     /* largest extent that this pool takes */
-    uint64_t entries;       /* of the log's lock */
-    _Atomic uint64_t *hint; /* by page: frames that were found before; NULL: none */
+    bool log_open;
+    _Atomic bool recovering; /* the log is read, not written: all of it is durable */
+    unsigned order_max;      /* largest extent that this pool takes */
+    uint64_t entries;        /* of the log's lock */
+    _Atomic uint64_t *hint;  /* by page: frames that were found before; NULL: none */
     pthread_mutex_t checkpoint_lock, batch_lock, sessions_lock;
     pthread_cond_t wake; /* of the background thread, with sessions_lock */
     kv_session *sessions;

@@ -18,7 +18,7 @@
 #include "kv/kv.h"
 
 #define KEYS   4000u
-#define ROUND  4000u
+#define ROUND  2000u
 #define MEMORY (4u << 20)
 
 struct model_key {
@@ -106,7 +106,7 @@ static uint32_t draw_bytes(void)
 {
     switch (draw(20)) {
     case 0:
-        return draw(3) ? draw(20000) : draw(400000);
+        return draw(3) ? draw(20000) : draw(150000);
     case 1:
     case 2:
         return 900 + draw(300);
@@ -192,6 +192,26 @@ static void do_batch(kv_session *s)
     }
     rc = kv_batch(s, write, count);
     expect(rc == 0, "batch", kv_session_error(s));
+}
+
+/* More than a page takes, into an empty store, in order. */
+static void do_first_batch(kv_session *s)
+{
+    enum { MOST = KV_BATCH_MAX };
+    struct kv_write write[MOST];
+    unsigned count = 0;
+    int rc;
+
+    memset(value, 'v', 200);
+    for (unsigned i = 0; i < KEYS && count < MOST; i++)
+        if (key[i].count && key[i].count < 100)
+            write[count++] = (struct kv_write){key[i].bytes, value, key[i].count, 200};
+    rc = kv_batch(s, write, count);
+    expect(rc == 0, "first batch", kv_session_error(s));
+    for (unsigned i = 0; i < count; i++)
+        write[i].value = NULL;
+    rc = kv_batch(s, write, count);
+    expect(rc == 0, "last of the first batch", kv_session_error(s));
 }
 
 /* From one key (or the end) to another one, in either direction. */
@@ -342,7 +362,9 @@ int main(int argc, char **argv)
     if (kv_session_open(store, &s))
         return 1;
     kv_session_defer(s, true); /* one commit before each crash is enough: a sync takes longer than all the rest */
-    for (unsigned round = 0; (time(NULL) < end || round < 3) && failed < 10; round++) {
+    do_first_batch(s);
+    do_scan(s, true);
+    for (unsigned round = 0; (time(NULL) < end || round < 2) && failed < 10; round++) {
         play(s, round % 3 == 2 ? 50 : 5); /* growing, growing, shrinking */
         if (round % 2 == 0)
             expect(kv_checkpoint(s) == 0, "checkpoint", kv_session_error(s));
