@@ -105,7 +105,7 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    pthread_mutex_t lock; /* of what follows */
+    slim_lock lock; /* of what follows */
     struct read *read;    /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
@@ -191,7 +191,7 @@ struct bp_session {
     _Alignas(LINE) struct channel *channel;
     unsigned node;
     struct node_magazine nodes;
-    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    slim_lock magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
 

@@ -58,9 +58,9 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
         add_counters(&st, &s->count);
         st.hits += atomic_load_explicit(&s->gets, memory_order_relaxed);
         st.frames_pinned += session_refs(s);
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         st.frames_free += s->magazine_count;
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         st.frames_reserved += atomic_load_explicit(&s->aside, memory_order_relaxed);
     }
     st.frames_free += st.frames_reserved;
@@ -145,9 +145,9 @@ static void cap_registered(bp_pool *pool, struct bp_cap *c)
     c->asked = choice_name(pool->options.registered);
     c->got = pool->options.registered == BP_OFF ? "off" : got ? "on" : ch ? "off" : "not used yet";
     if (ch) {
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         snprintf(c->reason, sizeof(c->reason), "%s", ch->buffer_reason);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
     if (c->reason[0])
         snprintf(c->remedy, sizeof(c->remedy), "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=) or registered_max");
