@@ -33,7 +33,7 @@ static void note(bp_pool *pool, bp_file *file, uint32_t head, uint64_t seen, uin
     bpi_index_mark(&file->index, page, INDEX_DIRTY);
     atomic_fetch_add_explicit(&file->dirty, pages, memory_order_relaxed);
     /* seq_cst: as the writer lowers its flag and then looks at this */
-    if (atomic_fetch_add_explicit(&pool->dirty_pages, pages, memory_order_seq_cst) + pages > pool->dirty_target)
+    if (atomic_fetch_add_explicit(&pool->dirty_pages, pages, memory_order_seq_cst) + pages > dirty_target(pool))
         bpi_write_target(pool);
 }
 
@@ -290,10 +290,10 @@ int bp_create(bp_session *s, bp_file *file, uint64_t page, unsigned order, struc
         return BP_FORKED;
     if (!file->write)
         return bpi_session_fail(s, -EBADF, "%s is not open for writing", file->name);
-    if (order > BP_ORDER_MAX || (order && 1u << order > s->frames_total / EXTENT_SHARE) || page & extent_mask(order) ||
-        page >= BP_PAGE_MAX)
+    if (order > BP_ORDER_MAX || (order && 1u << order > frames_limit(s->pool) / EXTENT_SHARE) ||
+        page & extent_mask(order) || page >= BP_PAGE_MAX)
         return bpi_session_fail(s, -EINVAL, "an extent of order %u at page %llu of %s, with %u frames", order,
-                                (unsigned long long)page, file->name, s->frames_total);
+                                (unsigned long long)page, file->name, frames_limit(s->pool));
     s->since_ns = bpi_now_ns();
     deadline = s->since_ns + s->pool->wait_ns;
     reach(file, (page + 1 + extent_mask(order)) << BP_PAGE_SHIFT);
