@@ -18,6 +18,7 @@
  *   stats.c    counters                       check.c    invariants on a live pool
  *   caps.c     what the machine gave, and strict pools
  *   damage.c   pages that cannot be read   trace.c    recording what is asked for
+ *   residency.c what of a file is in memory, for maps
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
