@@ -213,6 +213,8 @@ scan_checks() {
     [ "$length" = $((pages * 4096)) ] || die "HEAD says $length bytes"
     status=$(curl -sS -o /dev/null -w '%{http_code}' -r $((pages * 4096))- "$scan_url/data")
     [ "$status" = 416 ] || die "a range past the end was answered with $status"
+    say "checking: lines counted over HTTP"
+    curl -sS -f "$scan_url/scan?op=count" | tail -n 1 | grep -q "\"count\": $(tr -dc '\n' <"$data" | wc -c)," || die "/scan?op=count"
 }
 
 scan_rows() {

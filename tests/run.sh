@@ -125,6 +125,8 @@ cd "$root" || exit 1
     failed=1
     finish
 }
+# Only one test needs it, and skips without; it is large, and not everywhere to be had.
+"$root/.ci/install" chromium || say "without chromium: scan-server's page is not looked at in a browser"
 
 # redis-server, to compare with, is the same program as redis-check-rdb, which comes with redis-tools. The package
 # redis-server would start a service, which is not for a test to do.

@@ -113,6 +113,8 @@ static void go(struct client *client, const struct query *query)
         stats_respond(client, stats_json, "application/json");
     else if (!strcmp(path, "/metrics"))
         stats_respond(client, stats_metrics, "text/plain; version=0.0.4; charset=utf-8");
+    else if (!strcmp(path, "/slabs"))
+        stats_respond(client, stats_slabs, "application/json");
     else if (!strcmp(path, "/map"))
         map_respond(client, query);
     else if (!strcmp(path, "/"))

@@ -7,7 +7,7 @@
  * respond.c    which response it is, and errors
  * data.c       /data: range.c condition.c            the file's bytes, whole or in ranges
  * aggregate.c  /scan: job.c ops.c                    count, sum, crc32c, grep, in the background
- * stats.c      /stats (JSON), /metrics (Prometheus)
+ * stats.c      /stats and /slabs (JSON), /metrics (Prometheus)
  * map.c        /map: what of a file is in memory
  * page.html    /: all of it to look at
  */
@@ -100,6 +100,7 @@ void map_forget(struct client *);
 
 void stats_json(struct serve_server *, struct text *);
 void stats_metrics(struct serve_server *, struct text *);
+void stats_slabs(struct serve_server *, struct text *);
 
 /* ---- page.html, by way of the build ---- */
 

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The statistics, as JSON (/stats) and in Prometheus' text format (/metrics): the files, the pool's, what the machine
+ * The statistics, as JSON (/stats, and /slabs for where the memory is) and in Prometheus' text format (/metrics): the files, the pool's, what the machine
  * gave, the server's own. Both are written from the same tables, the pool's from the library's (bp_stats_item).
  */
 #include "scan-server/json.h"
 #include "scan-server/scan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define CAPS_MAX  16
 #define ITEMS_MAX 32u
+#define SLABS_MAX 1024 /* told of; each takes the library some microseconds */
 
 /* ---- the server's own ---- */
 
@@ -143,6 +145,28 @@ void stats_json(struct serve_server *server, struct text *json)
     for (unsigned i = 0; i < count; i++)
         json_number(json, ",", item[i].name, item[i].value);
     text_puts(json, "\n  }\n}\n");
+}
+
+void stats_slabs(struct serve_server *server, struct text *json)
+{
+    const size_t bytes = SLABS_MAX * sizeof(struct bp_slab);
+    struct bp_slab *slab = serve_budget_take(json->budget, bytes) ? malloc(bytes) : NULL;
+    int count = slab ? bp_pool_slabs(server->pool, slab, SLABS_MAX) : 0;
+
+    json->failed |= !slab || count < 0;
+    text_printf(json, "{\"count\": %d, \"slabs\": [", count);
+    for (int i = 0; i < count && i < SLABS_MAX; i++) {
+        text_printf(json,
+                    "%s\n{\"state\": \"%s\", \"backing\": \"%s\", \"node\": %d, \"rings\": %u, \"bytes\": %llu, "
+                    "\"populated\": %llu, \"free\": %llu}",
+                    i ? "," : "", slab[i].state, slab[i].backing, slab[i].node, slab[i].rings,
+                    (unsigned long long)slab[i].bytes, (unsigned long long)slab[i].populated,
+                    (unsigned long long)slab[i].free);
+    }
+    text_puts(json, "]}\n");
+    if (slab)
+        serve_budget_give(json->budget, bytes);
+    free(slab);
 }
 
 /* ---- Prometheus ---- */

@@ -46,6 +46,8 @@ check "an order in the legend" grep -q 'KiB extents: 8.0 MiB' "$work/dom"
 check "the hit rate" grep -q '^idle; [0-9]* requests$' <(text hit-rate-all)
 same "the what-if curve's points" 5 "$(attribute whatif data-points)"
 check "the history grows" test "$(attribute hit-chart data-points)" -ge 2
+same "slabs" "$(curl -sS "$url/slabs" | grep -o '"state"' | wc -l)" "$(attribute slabs data-slabs)"
+check "and their node" grep -q 'node [0-9]*: [0-9.]* MiB in use of [0-9.]* MiB, [a-z]' "$work/dom"
 check "facilities" grep -q '<td>huge pages</td>' "$work/dom"
 check "all statistics" grep -q "<td>misses</td><td class=\"number\">$(stats misses)</td>" "$work/dom"
 check "a name is text, not markup" grep -q '&lt;b&gt;&amp;other (24.0 MiB)' "$work/dom"

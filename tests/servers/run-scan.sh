@@ -159,7 +159,7 @@ at_rest scan-server
 stop scan-server
 
 # ---- the smallest pool; reading by pread; one extent ahead ----
-start scan-server --data "$data" --memory 1M --threads 2 --io psync --window 1
+start scan-server --data "$data" --memory 1M --threads 2 --io psync --window 1 --client-timeout 1
 url=http://127.0.0.1:$port
 for ((i = 0; i < 6; i++)); do
     get -o "$work/fast$i" "$url/data" &
@@ -169,6 +169,19 @@ wait "${fast[@]}"
 wrong=0
 for ((i = 0; i < 6; i++)); do cmp -s "$work/fast$i" "$data" || wrong=$((wrong + 1)); done
 same "six clients at the smallest pool: the bytes of the file" 0 $wrong
+# clients that stop in the middle: of a request, of a body, of many ranges
+exec {half}<>"/dev/tcp/127.0.0.1/$port" {deaf}<>"/dev/tcp/127.0.0.1/$port" {parts}<>"/dev/tcp/127.0.0.1/$port"
+printf 'GET /data HT' >&$half
+printf 'GET /data HTTP/1.1\r\n\r\nGET /data HTTP/1.1\r\n\r\n' >&$deaf
+printf 'GET /data HTTP/1.1\r\nRange: bytes=0-%s,%s-\r\n\r\n' 6000000 6000005 >&$parts
+check "others are served beside clients that stop in the middle" cmp -s <(get "$url/data") "$data"
+for ((i = 0; i < 100; i++)); do
+    [ "$(get "$url/stats" | sed -n 's/.*"ended_by_timeout": \([0-9]*\).*/\1/p')" != 3 ] || break
+    sleep 0.1
+done
+check "and these are ended after a while" test $i -lt 100
+exec {half}>&- {deaf}>&- {parts}>&-
+same "nothing stays pinned" 0 "$(get "$url/stats" | sed -n 's/.*"frames_pinned": \([0-9]*\).*/\1/p')"
 stop scan-server
 
 # ---- a file that becomes shorter while it is sent: an end that is too early, and no byte that is not the file's ----
