@@ -250,6 +250,21 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
     return known;
 }
 
+uint64_t bpi_channels_registered(bp_pool *pool)
+{
+    unsigned count = atomic_load_explicit(&pool->channel_count, memory_order_acquire);
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
+        unsigned slabs = bpi_frames_slab_count(pool->frames);
+
+        for (unsigned k = 0; k < slabs; k++)
+            total += atomic_load_explicit(&ch->registered[k], memory_order_relaxed) == SLAB_REGISTERED;
+    }
+    return total;
+}
+
 uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
 {
     unsigned number = file_number(file);

@@ -458,7 +458,7 @@ static void raid_magazines(bp_session *me)
 static int refill(bp_session *s, bool *evicted)
 {
     struct hunt h = {.s = s, .shadows = true};
-    int n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
+    int n = bpi_frames_alloc_many(s->pool->frames, session_node(s), s->magazine, batch_of(s->pool));
     uint32_t unused;
 
     if (n > 0) { /* ascending; handed out from the end, so turn them round */
@@ -538,7 +538,7 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
 
     if (order == 0)
         return take_single(s, frame);
-    rc = bpi_frames_alloc(s->pool->frames, s->node, order, frame);
+    rc = bpi_frames_alloc(s->pool->frames, session_node(s), order, frame);
     if (rc == -ENOMEM) {
         pthread_mutex_lock(&s->magazine_lock);
         rc = hunt(&h, frame) ? 0 : -EAGAIN;

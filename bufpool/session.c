@@ -5,6 +5,7 @@
  */
 #define BP_NO_INLINE /* the functions themselves */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,7 +31,11 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     s->base = pool->base;
     s->frames_total = pool->frames_total;
     s->pool = pool;
-    s->node = bpi_topology_here(&pool->topology);
+    if (options && options->home) {
+        s->node = (unsigned)bpi_topology_node(&pool->topology, (int)options->home - 1);
+        s->node_fixed = true;
+    }
+    s->node = session_node(s);
     s->async_max = options && options->async_max ? options->async_max : ASYNC_MAX_DEFAULT;
     s->backlog_end = &s->backlog;
     s->epoll_fd = s->timer_fd = -1;
@@ -61,6 +66,9 @@ int bp_session_open(bp_pool *pool, const struct bp_session_options *options, bp_
     if (bpi_pool_forked(pool))
         return BP_FORKED;
     if (options && (options->size < sizeof(*options) || options->async_max > ASYNC_MAX_LIMIT))
+        return -EINVAL;
+    if (options && options->home &&
+        (options->home > INT_MAX || bpi_topology_node(&pool->topology, (int)options->home - 1) < 0))
         return -EINVAL;
     s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
