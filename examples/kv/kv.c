@@ -499,6 +499,16 @@ int kv_close(kv *store, struct kv_error *error)
 
 /* ---- statistics ---- */
 
+uint64_t kv_entries(kv *store)
+{
+    uint64_t entries;
+
+    pthread_mutex_lock(&store->log.lock);
+    entries = store->entries;
+    pthread_mutex_unlock(&store->log.lock);
+    return entries;
+}
+
 int kv_stat(kv *store, struct kv_stat *stat)
 {
     struct bp_stats pool = {.size = sizeof(pool)};
