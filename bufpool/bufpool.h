@@ -134,6 +134,15 @@ enum bp_io {
 enum bp_policy { BP_POLICY_AUTO = 0, BP_POLICY_RECENT = 1, BP_POLICY_STABLE = 2 };
 
 /*
+ * Which NUMA node's memory a session gets. `nodes` names nodes by the system's numbers, a bit each (up to 63).
+ *   LOCAL       of the node its thread runs on, or if nodes are named of the nearest of those; others when that has no more
+ *   INTERLEAVE  of the nodes named (0: all) in turn; others when these have no more
+ *   BIND        of the nearest of the nodes named, and of no others: when they have no more, pages give way
+ * What the memory of another node had to serve is counted (frames_spilled, frames_strayed).
+ */
+enum bp_place { BP_PLACE_LOCAL = 0, BP_PLACE_INTERLEAVE = 1, BP_PLACE_BIND = 2 };
+
+/*
  * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
  * versions come at the end, and 0 always means the default.
  */
@@ -165,6 +174,13 @@ struct bp_pool_options {
     /* Percent of the frames that may be dirty: above the target some are written in the background; 0: 10 */
     uint32_t dirty_target;
     uint32_t dirty_trigger; /* above it, those who are about to change pages wait; 0: 40. Both at most 90 */
+    enum bp_place place;
+    uint64_t nodes; /* see enum bp_place; 0: all. EINVAL: one of them is not there, or has no memory for this process */
+    /*
+     * Every BP_TRY is BP_ON, BP_IO_TRY is BP_IO_URING, also for the files of this pool, and memory that must not be locked
+     * for registering or must not be placed fails the open (ENOTSUP). The text names what is missing.
+     */
+    bool strict;
 };
 
 /*
@@ -192,9 +208,12 @@ BP_API BP_NODISCARD int bp_pool_close(bp_pool *, struct bp_error *error);
  */
 BP_API BP_NODISCARD int bp_pool_resize(bp_pool *, uint64_t bytes, uint64_t *achieved);
 
-/* One facility of the machine: what was asked for, what is used, why, and what would change it. */
+/*
+ * One facility of the machine: what was asked for, what is used, why, and what would change it. "io", "registered
+ * buffers", "locked memory", "huge pages", "hugetlb", "transparent huge pages", "placement", "direct I/O", "memory".
+ */
 struct bp_cap {
-    const char *name; /* "io_uring", "registered buffers", "huge pages", ... */
+    const char *name;
     const char *asked;
     const char *got;
     char reason[120]; /* empty where got is what was asked */
@@ -202,6 +221,23 @@ struct bp_cap {
 };
 /* Fill in up to n; returns how many there are. The names and words are static. Thread safe. */
 BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
+
+/*
+ * A slab: the unit in which memory is placed on a NUMA node, populated, registered with rings, and given back. Bytes of a
+ * reserved one are address space.
+ */
+struct bp_slab {
+    const char *state;               /* "reserved", "placed" (memory in part), "populated", "draining", "leaving" */
+    const char *backing;             /* "hugetlb", "transparent", "small"; the least of its parts. "": reserved */
+    int node;                        /* the system's number of the NUMA node; -1: reserved */
+    uint32_t rings;                  /* that have registered it */
+    uint64_t bytes, populated, free; /* free: populated, and holding no page; stocks of sessions are not in it */
+};
+/*
+ * Fill in the first n; returns how many there are, free slabs of the maximum included. A snapshot slab by slab; takes some
+ * microseconds for each. Thread safe.
+ */
+BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
 #define BP_STATS_TABLE(X)                                                                      \
@@ -256,6 +292,8 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
     X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
+    X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")             \
+    X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")      \
     X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
 
 struct bp_stats {
@@ -448,6 +486,19 @@ BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t
 BP_API uint64_t bp_file_resident(const bp_file *);
 
 /*
+ * What of a stretch of a file is in memory, or being read, for those who draw maps: n cells of cell_pages pages each (at
+ * most 2^32 - 1), from page first on. Adds to the cells, which the caller makes zero before. One call looks at 16,384
+ * extents at most, a few milliseconds; *next, 0 at the beginning, is where to go on: call it again with the same cells
+ * until it is first + n * cell_pages. Pages that come or go meanwhile may be counted or not. EINVAL: no cells, or they
+ * reach beyond BP_PAGE_MAX. Thread safe.
+ */
+struct bp_residency {
+    uint32_t pages[BP_ORDER_MAX + 1]; /* in memory, by the order of the extent that they are in: 2^i pages */
+};
+BP_API int bp_file_residency(bp_file *, uint64_t first, uint64_t cell_pages, struct bp_residency cell[], unsigned n,
+                             uint64_t *next);
+
+/*
  * Damage. A bad page costs nobody else anything: where a read of many pages fails, or brings one that the owner refuses,
  * smaller ones are made until each page that is bad is known, and the rest is there in extents as large as can be. A page
  * that fails by itself is read again by the next who wants it; if it fails once more, its error is everybody's answer for
@@ -472,11 +523,12 @@ struct bp_session_options {
     size_t size;
     const char *label;  /* names this session in BUSY texts; copied, 31 characters kept. NULL: "session N" */
     uint32_t async_max; /* bp_get_start operations under way at the most; 0: 1,024 */
+    uint32_t home; /* NUMA node of its memory: the system's number plus 1. 0: the one its thread runs on at the time */
 };
 
 /*
- * Open a session; options may be NULL. ENOMEM, EMFILE; BP_MISMATCH: the header's inlined hits (inline.h) do not fit the
- * library. Thread safe.
+ * Open a session; options may be NULL. ENOMEM, EMFILE; EINVAL: no such node, or an option is wrong; BP_MISMATCH: the
+ * header's inlined hits (inline.h) do not fit the library. Thread safe.
  */
 BP_API BP_NODISCARD int bp_session_open(bp_pool *, const struct bp_session_options *, bp_session **);
 

@@ -4,6 +4,7 @@
  * reused), so an evictor that still holds a file's lock when the file's last page goes is safe.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,6 +181,11 @@ static int open_io(bp_pool *pool, const char *path, const struct bp_file_options
                   : bpi_io_file_open(io, path, direct[o->direct], why, sizeof(why));
     if (rc)
         bpi_error_set(o->error, rc, "%s: %s", path, why);
+    if (!rc && why[0]) {
+        pthread_mutex_lock(&pool->lock);
+        snprintf(pool->direct_reason, sizeof(pool->direct_reason), "%.119s", why);
+        pthread_mutex_unlock(&pool->lock);
+    }
     return rc;
 }
 
@@ -196,6 +202,8 @@ int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *
     rc = check_options(pool, &o, &order);
     if (rc)
         return rc;
+    if (pool->options.strict && o.direct == BP_TRY && !o.null_bytes)
+        o.direct = BP_ON;
     rc = o.write ? bpi_writer_open(pool) : 0;
     if (rc) {
         bpi_error_set(o.error, rc, "%s: the thread that writes, or its memory: %s", path, bp_strerror(rc));

@@ -60,6 +60,10 @@ static int check_options(const struct bp_pool_options *o)
         return refuse(o, -EINVAL, "policy is none of the values of its enum");
     if (o->sample_pages > MINI_MAX)
         return refuse(o, -EINVAL, "sample_pages is more than 8,192");
+    if ((unsigned)o->place > BP_PLACE_BIND)
+        return refuse(o, -EINVAL, "place is none of the values of its enum");
+    if (o->place == BP_PLACE_BIND && !o->nodes)
+        return refuse(o, -EINVAL, "BP_PLACE_BIND names no nodes");
     if (o->wait_ms > WAIT_MS_MAX)
         return refuse(o, -EINVAL, "wait_ms is more than an hour");
     if (o->channels_max > CHANNELS_MAX)
@@ -78,6 +82,11 @@ static void fill_defaults(struct bp_pool_options *o, unsigned cpus)
 {
     unsigned channels = CHANNELS_PER_CPU * cpus;
 
+    if (o->strict) {
+        o->huge = o->huge == BP_TRY ? BP_ON : o->huge;
+        o->io = o->io == BP_IO_TRY ? BP_IO_URING : o->io;
+        o->registered = o->registered == BP_TRY ? BP_ON : o->registered;
+    }
     o->memory_max = o->memory_max ? o->memory_max : o->memory;
     o->wait_ms = o->wait_ms ? o->wait_ms : WAIT_MS_DEFAULT;
     o->watchdog_ms = o->watchdog_ms ? o->watchdog_ms : WATCHDOG_MS_DEFAULT;
@@ -148,6 +157,37 @@ void bpi_pool_share_out(bp_pool *pool)
     atomic_store_explicit(&pool->batch, batch, memory_order_relaxed);
 }
 
+/* Flags of the nodes that the options name: how many, 0 for all; -EINVAL: one of them is not there. */
+static int named_nodes(const bp_pool *pool, bool named[TOPOLOGY_NODES_MAX])
+{
+    const struct bp_pool_options *o = &pool->options;
+    int count = 0;
+
+    for (int bit = 0; bit < 64; bit++) {
+        int node = bpi_topology_node(&pool->topology, bit);
+
+        if (!(o->nodes >> bit & 1))
+            continue;
+        if (node < 0) {
+            bpi_error_set(o->error, -EINVAL, "NUMA node %d is not there, or has no memory for this process", bit);
+            return -EINVAL;
+        }
+        named[node] = true;
+        count++;
+    }
+    return count;
+}
+
+static void place_frames(bp_pool *pool)
+{
+    static const enum frames_place place[] = {
+        [BP_PLACE_LOCAL] = FRAMES_LOCAL, [BP_PLACE_INTERLEAVE] = FRAMES_INTERLEAVE, [BP_PLACE_BIND] = FRAMES_BIND};
+    bool named[TOPOLOGY_NODES_MAX] = {false};
+    int count = named_nodes(pool, named);
+
+    bpi_frames_place(pool->frames, place[pool->options.place], count > 0 ? named : NULL);
+}
+
 static int open_memory(bp_pool *pool)
 {
     static const enum slab_huge huge[] = {[BP_TRY] = SLAB_HUGE_TRY, [BP_ON] = SLAB_HUGE_ON, [BP_OFF] = SLAB_HUGE_OFF};
@@ -159,6 +199,7 @@ static int open_memory(bp_pool *pool)
     rc = bpi_frames_open(&pool->topology, (uint64_t)frames << BP_PAGE_SHIFT, huge[o->huge], &pool->frames);
     if (rc)
         return rc;
+    place_frames(pool);
     bpi_frames_limit(pool->frames, (uint64_t)frames_limit(pool) << BP_PAGE_SHIFT);
     pool->base = bpi_frames_base(pool->frames);
     pool->frame = reserve_array(frames * sizeof(*pool->frame), HUGE_FROM);
@@ -241,6 +282,7 @@ static void free_parts(bp_pool *pool)
 
 int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io, bp_pool **out)
 {
+    bool named[TOPOLOGY_NODES_MAX];
     bp_pool *pool;
     int rc;
 
@@ -267,7 +309,8 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     pool->wait_ns = pool->options.wait_ms * NS_PER_MS;
     pool->watchdog_ns = pool->options.watchdog_ms == UINT32_MAX ? 0 : pool->options.watchdog_ms * NS_PER_MS;
     atomic_store_explicit(&pool->turn_since_ns, UINT64_MAX, memory_order_relaxed);
-    rc = check_memory(pool);
+    rc = named_nodes(pool, named);
+    rc = rc < 0 ? rc : check_memory(pool);
     if (!rc)
         rc = choose_io(pool, io);
     if (!rc) {
@@ -277,6 +320,8 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
                           (unsigned long long)(options->memory >> 20), bp_strerror(rc));
         else
             rc = try_huge(pool);
+        if (!rc && pool->options.strict)
+            rc = bpi_pool_insist(pool);
     }
     if (rc) {
         struct topology topology = pool->topology;

@@ -15,8 +15,10 @@
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
  *   write.c    what the public calls on writing do   writeback.h writeback.c writeout.c   the thread that writes
- *   stats.c    counters, caps                 check.c    invariants on a live pool
+ *   stats.c    counters                       check.c    invariants on a live pool
+ *   caps.c     what the machine gave, and strict pools
  *   damage.c   pages that cannot be read   trace.c    recording what is asked for
+ *   residency.c what of a file is in memory, for maps
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
@@ -106,7 +108,7 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    pthread_mutex_t lock; /* of what follows */
+    slim_lock lock; /* of what follows */
     struct read *read;    /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
@@ -190,9 +192,10 @@ struct bp_session {
     uint32_t number;
 
     _Alignas(LINE) struct channel *channel;
-    unsigned node;
+    unsigned node;   /* whose memory it gets; follows the thread (session_node) unless it is fixed */
+    bool node_fixed; /* by an option, or for the length of a restore */
     struct node_magazine nodes;
-    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    slim_lock magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
 
@@ -272,6 +275,7 @@ struct bp_pool {
     struct policy_sizes sizes;
     struct topology topology;
     char io_reason[120], io_remedy[120];
+    char direct_reason[120]; /* of the last file that was to be direct and is not; under the lock */
     uint64_t memory_machine;
 
     uint64_t watchdog_ns; /* 0: none */
@@ -505,6 +509,8 @@ void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
  * names the slot in vain is made again, plain). 0, or what the first ring answered that could not let go; retry.
  */
 int bpi_channels_unregister(bp_pool *, unsigned slab);
+/* Registrations of slabs, summed over channels. */
+uint64_t bpi_channels_registered(bp_pool *);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
  * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be
@@ -639,7 +645,16 @@ int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
-int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+int bpi_frame_take_slow(bp_session *, unsigned order, uint32_t *frame);
+/* The same; what was taken ahead for a group comes first. */
+static inline int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+{
+    if (order || !s->spare_frames)
+        return bpi_frame_take_slow(s, order, frame);
+    *frame = s->spare_frame[--s->spare_frames];
+    return 0;
+}
+
 /*
  * A file at its ceiling: a frame from one of its own cold pages. false: none was found in a bounded search, or it may take
  * others'.
@@ -739,6 +754,15 @@ static inline bool bpi_forked(const bp_session *s)
     return unlikely(!s->frame);
 }
 bool bpi_pool_forked(const bp_pool *);
+/* Node of a session: where its thread runs now, a few instructions. For who is about to take frames. */
+static inline unsigned session_node(bp_session *s)
+{
+    if (!s->node_fixed)
+        s->node = bpi_topology_here(&s->pool->topology);
+    return s->node;
+}
+/* A pool with options.strict: 0, or what cannot be had, with options.error set. */
+int bpi_pool_insist(bp_pool *);
 /* The number of sessions has changed: what each may have in stock. pool.lock is held, or nobody else is there. */
 void bpi_pool_share_out(bp_pool *);
 /* An extent goes, dirty or not, or only if it is not; false: not yet, look at the index again. May wait a little. */

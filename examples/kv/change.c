@@ -137,8 +137,8 @@ const char *change_apply(struct page *page, const struct entry *entry, const uns
         page_remove(page, slot);
         return NULL;
     case CHANGE_CUT:
-        if (entry->extra > page->count)
-            return "more is kept than there is";
+        if (entry->extra > page->count || !page_split_fits(page, entry->extra, k))
+            return "a page is cut where it cannot be";
         page_cut(page, entry->extra, k);
         return NULL;
     default:

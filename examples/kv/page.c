@@ -268,22 +268,63 @@ static size_t shortest_between(struct bytes below, struct bytes key, unsigned ch
     return same + 1;
 }
 
-/* The slot by which both halves have about as many bytes; at least 1, below count. */
+/*
+ * The slot that divides the bytes best; at least 1, below count. Then the larger half has no more than half of the bytes and
+ * half of the largest cell, which fits between the longest fences, so what the split writes always fits.
+ */
 static unsigned middle_slot(const struct page *page)
 {
     unsigned sum = 0, half = page_used(page) / 2, slot = 0;
 
-    while (slot < page->count && sum < half)
-        sum += cell_bytes(page, slot++) + (unsigned)sizeof(struct slot);
+    while (slot < page->count) {
+        unsigned bytes = cell_bytes(page, slot) + (unsigned)sizeof(struct slot);
+
+        if (sum + bytes / 2 >= half)
+            break;
+        sum += bytes;
+        slot++;
+    }
     if (slot >= page->count)
-        slot = page->count - 1;
+        slot = page->count - 1u;
     return slot ? slot : 1;
+}
+
+_Static_assert(PAGE_HEADER + KV_KEY_MAX + (PAGE_BYTES - PAGE_HEADER) / 2 +
+                       (INLINE_MAX + LEAF_SKIP + sizeof(struct slot)) / 2 + KV_KEY_MAX / 2 <=
+                   PAGE_BYTES,
+               "see middle_slot");
+
+static unsigned shared(struct bytes low, struct bytes high)
+{
+    const unsigned char *a = low.at, *b = high.at;
+    unsigned prefix = 0;
+
+    while (prefix < low.count && prefix < high.count && a[prefix] == b[prefix])
+        prefix++;
+    return prefix;
+}
+
+bool page_split_fits(const struct page *page, unsigned slot, struct bytes middle)
+{
+    struct bytes low = page_low(page), high = page_high(page);
+    size_t left = PAGE_HEADER + low.count + middle.count, right = PAGE_HEADER + middle.count + high.count;
+    unsigned left_prefix = shared(low, middle), right_prefix = high.at ? shared(middle, high) : 0;
+
+    for (unsigned i = 0; i < page->count; i++) {
+        size_t bytes = cell_bytes(page, i) + sizeof(struct slot) + page->prefix;
+
+        if (i < slot)
+            left += bytes - left_prefix;
+        else
+            right += bytes - right_prefix;
+    }
+    return left <= PAGE_BYTES && right <= PAGE_BYTES;
 }
 
 size_t page_split_key(const struct page *page, struct bytes key, unsigned *slot, unsigned char *to)
 {
     unsigned char first[KV_KEY_MAX], second[KV_KEY_MAX];
-    struct bytes below = key, above = key;
+    struct bytes below, above;
     bool exact;
     unsigned at = page_seek(page, key, &exact);
 
@@ -295,11 +336,19 @@ size_t page_split_key(const struct page *page, struct bytes key, unsigned *slot,
     }
     if (page->count == 0 || (page->count == 1 && exact))
         return 0;
-    *slot = at == page->count || page->count == 1 ? at : middle_slot(page);
-    if (*slot > 0)
-        below = (struct bytes){first, page_key(page, *slot - 1, first)};
-    if (*slot < page->count)
-        above = (struct bytes){second, page_key(page, *slot, second)};
+    if (at == page->count &&
+        page->count > 1) { /* in ascending order: leave the left one full, if a longer fence fits */
+        struct bytes middle = {to, 0};
+
+        below = (struct bytes){first, page_key(page, at - 1, first)};
+        middle.count = shortest_between(below, key, to);
+        *slot = at;
+        if (page_split_fits(page, at, middle))
+            return middle.count;
+    }
+    *slot = page->count == 1 ? at : middle_slot(page);
+    below = *slot > 0 ? (struct bytes){first, page_key(page, *slot - 1, first)} : key;
+    above = *slot < page->count ? (struct bytes){second, page_key(page, *slot, second)} : key;
     return shortest_between(below, above, to);
 }
 
@@ -378,7 +427,6 @@ const char *page_wrong(const struct page *page, uint64_t number)
 void page_init(struct page *page, uint64_t number, unsigned level, struct bytes low, struct bytes high)
 {
     unsigned char *end = (unsigned char *)page + PAGE_BYTES;
-    unsigned prefix = 0;
 
     memset(page, 0, PAGE_BYTES);
     page->type = level ? PAGE_INNER : PAGE_LEAF;
@@ -393,10 +441,7 @@ void page_init(struct page *page, uint64_t number, unsigned level, struct bytes 
         memcpy(end - low.count, low.at, low.count);
     if (high.count)
         memcpy(end - low.count - high.count, high.at, high.count);
-    while (prefix < low.count && prefix < high.count &&
-           ((const unsigned char *)low.at)[prefix] == ((const unsigned char *)high.at)[prefix])
-        prefix++;
-    page->prefix = (uint16_t)prefix;
+    page->prefix = (uint16_t)(high.at ? shared(low, high) : 0);
 }
 
 /* A new slot here, and its cell; there is room between slots and cells. */

@@ -103,7 +103,9 @@ unsigned page_used(const struct page *);
  * entered; 0: the page cannot be split for it.
  */
 size_t page_split_key(const struct page *, struct bytes key, unsigned *slot, unsigned char *to);
-/* 0, or what is wrong with it. Looks at all there is. */
+/* Whether both halves fit into pages, with their new fences: other prefixes make cells longer or shorter. */
+bool page_split_fits(const struct page *, unsigned slot, struct bytes middle);
+/* NULL, or what is wrong with it. Looks at all there is. */
 const char *page_wrong(const struct page *, uint64_t number);
 
 /* ---- changing ---- */

@@ -213,13 +213,15 @@ static size_t where(const struct page *page, struct bytes key, const struct byte
     struct bytes low = page_low(page), high = page_high(page);
     bool exact;
 
-    if (!wish)
-        return page_split_key(page, key, slot, at);
-    if (bytes_compare(*wish, low) <= 0 || (high.at && bytes_compare(*wish, high) >= 0))
-        return 0; /* somebody has split it meanwhile */
-    *slot = page_seek(page, *wish, &exact);
-    memcpy(at, wish->at, wish->count);
-    return wish->count;
+    if (wish) {
+        if (bytes_compare(*wish, low) <= 0 || (high.at && bytes_compare(*wish, high) >= 0))
+            return 0; /* somebody has split it meanwhile */
+        *slot = page_seek(page, *wish, &exact);
+        memcpy(at, wish->at, wish->count);
+        if (page_split_fits(page, *slot, *wish))
+            return wish->count;
+    }
+    return page_split_key(page, key, slot, at);
 }
 
 /* The root's contents move into two new pages (held 0 and 1), below it (held 2). */

@@ -44,6 +44,7 @@ static const struct bench_case *const all_cases[] = {
     &bench_restart,
     &bench_compact,
     &bench_shrink,
+    &bench_send,
     &bench_evict,
     &bench_fault,
     &bench_scan_resistance,

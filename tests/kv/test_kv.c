@@ -98,7 +98,7 @@ Test(page, entries_in_order)
 /* A page is split anywhere, cut, joined again, packed and unpacked, and is the same. */
 Test(page, split_and_join)
 {
-    for (unsigned round = 0; round < 300; round++) {
+    for (unsigned round = 0; round < 4000; round++) {
         struct page page, right, joined, copy;
         unsigned char at[KV_KEY_MAX], image[PAGE_BYTES], key[KV_KEY_MAX];
         struct bytes wanted = {key, 0}, middle = {at, 0};
