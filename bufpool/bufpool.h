@@ -486,6 +486,19 @@ BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t
 BP_API uint64_t bp_file_resident(const bp_file *);
 
 /*
+ * What of a stretch of a file is in memory, or being read, for those who draw maps: n cells of cell_pages pages each (at
+ * most 2^32 - 1), from page first on. Adds to the cells, which the caller makes zero before. One call looks at 16,384
+ * extents at most, a few milliseconds; *next, 0 at the beginning, is where to go on: call it again with the same cells
+ * until it is first + n * cell_pages. Pages that come or go meanwhile may be counted or not. EINVAL: no cells, or they
+ * reach beyond BP_PAGE_MAX. Thread safe.
+ */
+struct bp_residency {
+    uint32_t pages[BP_ORDER_MAX + 1]; /* in memory, by the order of the extent that they are in: 2^i pages */
+};
+BP_API int bp_file_residency(bp_file *, uint64_t first, uint64_t cell_pages, struct bp_residency cell[], unsigned n,
+                             uint64_t *next);
+
+/*
  * Damage. A bad page costs nobody else anything: where a read of many pages fails, or brings one that the owner refuses,
  * smaller ones are made until each page that is bad is known, and the rest is there in extents as large as can be. A page
  * that fails by itself is read again by the next who wants it; if it fails once more, its error is everybody's answer for

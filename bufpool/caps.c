@@ -42,9 +42,9 @@ static void cap_registered(bp_pool *pool, struct bp_cap *c)
     c->asked = choice_name(pool->options.registered);
     c->got = pool->options.registered == BP_OFF ? "off" : got ? "on" : ch ? "off" : "not used yet";
     if (ch) {
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         snprintf(c->reason, sizeof(c->reason), "%s", ch->buffer_reason);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
     if (c->reason[0])
         snprintf(c->remedy, sizeof(c->remedy), "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=) or registered_max");

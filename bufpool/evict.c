@@ -57,9 +57,9 @@ static void empty_magazine(bp_session *s)
 
 void bpi_magazine_flush(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     empty_magazine(s);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
 }
 
 void bpi_magazines_flush(bp_pool *pool)
@@ -408,12 +408,12 @@ bool bpi_evict_this(bp_session *s, uint32_t head, uint64_t seen)
 
     if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS)) != FRAME_BOUND)
         return false;
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     gone = evict_extent(&h, head, seen, false);
     if (gone)
         bpi_frame_give(s->pool, head, frame_order(seen));
     counter_add(&s->count.evictions, h.extents);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     return gone;
 }
 
@@ -447,9 +447,9 @@ static void raid_magazines(bp_session *me)
 
     pthread_mutex_lock(&pool->lock);
     for (bp_session *s = pool->session; s; s = s->next)
-        if (s != me && !pthread_mutex_trylock(&s->magazine_lock)) {
+        if (s != me && slim_lock_try(&s->magazine_lock)) {
             empty_magazine(s);
-            pthread_mutex_unlock(&s->magazine_lock);
+            slim_lock_give(&s->magazine_lock);
         }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -486,21 +486,21 @@ static uint32_t take_ahead(bp_session *s)
     if (more > s->magazine_count)
         more = s->magazine_count;
     s->spare_frames = more;
-    while (more) /* handed out from the end as well, in the same order */
-        s->spare_frame[--more] = s->magazine[--s->magazine_count];
+    s->magazine_count -= more; /* handed out from the end as well, in the same order */
+    memcpy(s->spare_frame, &s->magazine[s->magazine_count], more * sizeof(*s->spare_frame));
     return frame;
 }
 
 void bpi_spare_frames_give(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     for (unsigned i = 0; i < s->spare_frames; i++) {
         if (s->magazine_count < MAGAZINE_FRAMES)
             s->magazine[s->magazine_count++] = s->spare_frame[i];
         else
             bpi_frame_give(s->pool, s->spare_frame[i], 0);
     }
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     s->spare_frames = 0;
     bpi_release_notify(s->pool);
 }
@@ -510,17 +510,13 @@ static int take_single(bp_session *s, uint32_t *frame)
     bool evicted = false;
     int rc = 0;
 
-    if (s->spare_frames) {
-        *frame = s->spare_frame[--s->spare_frames];
-        return 0;
-    }
     for (unsigned tries = 0; tries < 2; tries++) {
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         if (!s->magazine_count)
             rc = refill(s, &evicted);
         if (!rc)
             *frame = take_ahead(s);
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         if (rc != -EAGAIN || tries)
             break;
         raid_magazines(s);
@@ -531,7 +527,7 @@ static int take_single(bp_session *s, uint32_t *frame)
     return rc;
 }
 
-int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+int bpi_frame_take_slow(bp_session *s, unsigned order, uint32_t *frame)
 {
     struct hunt h = {.s = s, .order = order, .shadows = true};
     int rc;
@@ -540,9 +536,9 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
         return take_single(s, frame);
     rc = bpi_frames_alloc(s->pool->frames, session_node(s), order, frame);
     if (rc == -ENOMEM) {
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         rc = hunt(&h, frame) ? 0 : -EAGAIN;
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
     }
     if (h.evicted)
         trim_shadows(s->pool);
@@ -551,11 +547,11 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
 
 void bpi_admit(bp_session *s, const struct arrival a[], unsigned n)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     bpi_policy_admit(&s->seat, a, n);
     if (s->seat.misses >= batch_of(s->pool))
         bpi_policy_flush(&s->seat);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
 }
 
 int bpi_nodes_reserve(bp_session *s)
@@ -568,9 +564,9 @@ int bpi_nodes_reserve(bp_session *s)
         struct hunt h = {.s = s};
         uint32_t unused;
 
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         hunt(&h, &unused);
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         trim_shadows(pool);
         rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
     }

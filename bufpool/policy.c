@@ -217,18 +217,19 @@ static bool is_left(const struct seat *t, struct search *h, unsigned lane, enum 
  */
 static unsigned choose(const struct seat *t, struct search *h, enum queue_name q)
 {
+    unsigned count = h ? h->lanes : lanes(t);
     unsigned other = t->oldest[q];
     bool mine = is_left(t, h, t->lane, q);
     uint32_t age;
 
-    if (lanes(t) == 1)
+    if (count == 1)
         return mine ? t->lane : LANES_MAX;
     if (other != t->lane && is_left(t, h, other, q)) {
         age = mine ? age_of(t, t->lane, q) : 0;
         if (!mine || age_of(t, other, q) > age + age / 8 + t->policy->differ)
             return other;
     }
-    for (other = 0; !mine && other < lanes(t); other++)
+    for (other = 0; !mine && other < count; other++)
         if (is_left(t, h, other, q))
             return other;
     return mine ? t->lane : LANES_MAX;
@@ -474,10 +475,11 @@ void bpi_policy_search(struct seat *t, struct search *h)
 {
     bpi_policy_flush(t);
     look_around(t);
+    h->lanes = lanes(t);
     h->moves = 0;
-    for (unsigned i = 0; i < LANES_MAX; i++)
+    for (unsigned i = 0; i < h->lanes; i++)
         for (enum queue_name q = YOUNG; q < QUEUES; q++)
-            h->moves += h->left[i][q] = i < lanes(t) ? queue_count(queue_of(t, i, q)) : 0;
+            h->moves += h->left[i][q] = queue_count(queue_of(t, i, q));
     h->rounds = 0;
     h->hopeful = false;
 }

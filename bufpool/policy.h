@@ -122,6 +122,7 @@ struct victim {
 
 /* One search for victims. */
 struct search {
+    unsigned lanes; /* that it looks through: as many as there were when it began */
     uint32_t left[LANES_MAX][QUEUES]; /* entries to look at before the search is over */
     uint32_t moves;                   /* the same, of those that only move on */
     uint32_t rounds;                  /* touched pages of MAIN that were spared */

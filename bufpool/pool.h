@@ -18,6 +18,7 @@
  *   stats.c    counters                       check.c    invariants on a live pool
  *   caps.c     what the machine gave, and strict pools
  *   damage.c   pages that cannot be read   trace.c    recording what is asked for
+ *   residency.c what of a file is in memory, for maps
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
@@ -107,7 +108,7 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    pthread_mutex_t lock; /* of what follows */
+    slim_lock lock; /* of what follows */
     struct read *read;    /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
@@ -194,7 +195,7 @@ struct bp_session {
     unsigned node;   /* whose memory it gets; follows the thread (session_node) unless it is fixed */
     bool node_fixed; /* by an option, or for the length of a restore */
     struct node_magazine nodes;
-    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    slim_lock magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
 
@@ -644,7 +645,16 @@ int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
-int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+int bpi_frame_take_slow(bp_session *, unsigned order, uint32_t *frame);
+/* The same; what was taken ahead for a group comes first. */
+static inline int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+{
+    if (order || !s->spare_frames)
+        return bpi_frame_take_slow(s, order, frame);
+    *frame = s->spare_frame[--s->spare_frames];
+    return 0;
+}
+
 /*
  * A file at its ceiling: a frame from one of its own cold pages. false: none was found in a bounded search, or it may take
  * others'.

@@ -187,9 +187,9 @@ static bool clear_extent(struct shrink *x, uint32_t head, uint64_t seen)
         return false;
     if (bpi_frame_take(s, order, &to))
         return bpi_evict_this(s, head, frame_load(&x->pool->frame[head]));
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     rc = bpi_extent_move(s, head, frame_load(&x->pool->frame[head]), to);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     bpi_frame_give(x->pool, rc ? to : head, order);
     return rc == 0;
 }

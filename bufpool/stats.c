@@ -42,9 +42,9 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
         add_counters(&st, &s->count);
         st.hits += atomic_load_explicit(&s->gets, memory_order_relaxed);
         st.frames_pinned += session_refs(s);
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         st.frames_free += s->magazine_count;
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         st.frames_reserved += atomic_load_explicit(&s->aside, memory_order_relaxed);
     }
     st.frames_free += st.frames_reserved;

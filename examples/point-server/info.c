@@ -73,7 +73,7 @@ static void info_keyspace(struct serve_server *server, struct text *text)
     if (bp_file_size(server->file, &bytes))
         return;
     text_printf(text, "db0:keys=%llu,expires=0,avg_ttl=0\r\ndata_file:%s\r\ndata_bytes:%llu\r\ndata_direct_io:%d\r\n",
-                (unsigned long long)point_pages(server), server->options.data, (unsigned long long)bytes,
+                (unsigned long long)point_pages(server), server->options.data[0], (unsigned long long)bytes,
                 bp_file_direct(server->file));
 }
 

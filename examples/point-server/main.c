@@ -122,6 +122,7 @@ int main(int argc, char **argv)
                    "bytes. A key is a page number in decimal, with any prefix up to a colon: 42, key:000000000042.",
         .listen_port = "6380",
         .options = {options, sizeof(options) / sizeof(options[0]), &point},
+        .files_max = 1,
         .extent_bytes_max = BP_PAGE_SIZE,
         .conn_bytes = sizeof(struct client),
         .full_text = "-ERR max number of clients reached\r\n",

@@ -55,7 +55,8 @@ static uint32_t value_length(struct client *client, const char *key, uint32_t le
 static void reply_value(struct client *client, uint64_t page, uint32_t skip, uint32_t length)
 {
     const struct point *point = point_of(client);
-    struct reply_page reply = {.page = page, .skip = skip, .bytes = length, .line_end = true};
+    struct reply_page reply = {
+        .file = client->conn.worker->server->file, .page = page, .skip = skip, .bytes = length, .line_end = true};
     char head[16];
 
     if (length == point->value_bytes) {

@@ -14,9 +14,12 @@
 
 #define SERVE_THREADS_MAX 256u
 #define SERVE_HOST_BYTES  256u
+#define SERVE_FILES_MAX   64u
 
 struct serve_options {
-    const char *data;            /* path of the file served */
+    const char *data[SERVE_FILES_MAX]; /* paths of the files served */
+    unsigned files;
+    unsigned files_max;          /* that the server can serve; set before */
     uint64_t memory;             /* bytes of the pool */
     uint64_t client_memory;      /* bytes that all clients' buffers may take */
     char host[SERVE_HOST_BYTES]; /* empty: every address */

@@ -141,6 +141,44 @@ static void take_newcomers(struct serve_worker *worker)
     }
 }
 
+void serve_note_post(struct serve_worker *worker, struct serve_note *note)
+{
+    bool posted = false;
+
+    pthread_mutex_lock(&worker->lock);
+    if (!note->queued && !note->dropped) {
+        note->queued = true;
+        TAILQ_INSERT_TAIL(&worker->notes, note, link);
+        posted = true;
+    }
+    pthread_mutex_unlock(&worker->lock);
+    if (posted)
+        serve_worker_wake(worker);
+}
+
+void serve_note_drop(struct serve_worker *worker, struct serve_note *note)
+{
+    pthread_mutex_lock(&worker->lock);
+    if (note->queued)
+        TAILQ_REMOVE(&worker->notes, note, link);
+    note->queued = false;
+    note->dropped = true;
+    pthread_mutex_unlock(&worker->lock);
+}
+
+static void take_notes(struct serve_worker *worker)
+{
+    struct serve_note *note;
+
+    pthread_mutex_lock(&worker->lock);
+    while ((note = TAILQ_FIRST(&worker->notes))) {
+        TAILQ_REMOVE(&worker->notes, note, link);
+        note->queued = false;
+        serve_run_later(note->conn);
+    }
+    pthread_mutex_unlock(&worker->lock);
+}
+
 size_t serve_receive(struct serve_conn *conn, size_t most)
 {
     struct serve_worker *worker = conn->worker;
@@ -432,6 +470,7 @@ static int wait_for_events(struct serve_worker *worker)
             if (read(worker->wake_fd, &wakes, sizeof(wakes)) < 0 && errno != EAGAIN)
                 return -errno;
             take_newcomers(worker);
+            take_notes(worker);
         } else if (event[i].data.ptr == &worker->session) {
             worker->signalled = true;
         } else {
@@ -516,8 +555,8 @@ int serve_worker_open(struct serve_worker *worker, const char *label, unsigned p
     TAILQ_INIT(&worker->dead);
     TAILQ_INIT(&worker->all);
     TAILQ_INIT(&worker->newcomers);
+    TAILQ_INIT(&worker->notes);
     pthread_mutex_init(&worker->lock, NULL);
-    worker->file = worker->server->file;
     worker->pins_max = pins_max;
     worker->wake_fd = -1;
     worker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -300,9 +300,9 @@ static void a_move(struct worker *w, unsigned f, uint64_t page)
     head = frame_head(pool->frame, entry_number(e), &seen);
     if (!(seen & FRAME_BOUND) || bpi_frame_take(w->s, frame_order(seen), &to))
         return;
-    pthread_mutex_lock(&w->s->magazine_lock);
+    slim_lock_take(&w->s->magazine_lock);
     rc = bpi_extent_move(w->s, head, seen, to);
-    pthread_mutex_unlock(&w->s->magazine_lock);
+    slim_lock_give(&w->s->magazine_lock);
     bpi_frame_give(pool, rc ? to : head, frame_order(seen));
     bpi_release_notify(pool);
     atomic_fetch_add_explicit(&w->world->moved, rc == 0, memory_order_relaxed);
