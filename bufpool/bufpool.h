@@ -7,7 +7,7 @@
  *
  * Know this before you start
  * - A page is 4 KiB of a file and the unit of addressing; page numbers are below 2^51.
- * - The pool reads files; this version does not write them. Nothing stops another process from
+ * - Files are opened for reading, or with bp_file_options.write for both. Nothing stops another process from
  *   writing a file the pool has cached, and the pool does not notice: what is cached stays as read.
  *   A file that grew is noticed when a page past the old end is asked for, or by bp_file_size().
  * - A session belongs to one thread at a time. Open one per thread; it is cheap.
@@ -23,6 +23,7 @@
  *   reading  --completion----->   present; everybody who asked meanwhile is answered by the one read
  *   present  --bp_read-------->   a view: pointer and version, nothing pinned, nothing written
  *   present  --bp_get--------->   a ref: pinned, shared or exclusive, until bp_put
+ *            --bp_put_dirty--->   dirty: stays in memory until it was written, as it was then
  *   present  --pressure------->   evicted if unpinned and cold; a shadow in the index remembers when
  *
  * Three things you open: a pool, a file, a session. Two things you hold: a view, a ref.
@@ -89,12 +90,13 @@ typedef struct bp_session bp_session;
  *   EIO, ...   what the device or the file system answered to a read, or the file's owner (bp_file_options.verify);
  *              see "damage"
  */
-#define BP_ERROR_TABLE(X)                                                                \
-    X(BP_EOF, -10001, "the page lies past the end of the file")                          \
-    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool")       \
-    X(BP_CLOSED, -10003, "the pool is being closed")                                     \
-    X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first") \
-    X(BP_MISMATCH, -10005, "the program was compiled with the header of another version of the library")
+#define BP_ERROR_TABLE(X)                                                                                \
+    X(BP_EOF, -10001, "the page lies past the end of the file")                                          \
+    X(BP_FORKED, -10002, "this process is a fork of the one that opened the pool")                       \
+    X(BP_CLOSED, -10003, "the pool is being closed")                                                     \
+    X(BP_LIMIT, -10004, "too many operations are under way in this session; poll first")                 \
+    X(BP_MISMATCH, -10005, "the program was compiled with the header of another version of the library") \
+    X(BP_MOVED, -10006, "the page has changed since it was looked at; look again")
 
 enum bp_code {
 #define BP_ERROR_ENUM(name, value, text) name = value,
@@ -132,6 +134,15 @@ enum bp_io {
 enum bp_policy { BP_POLICY_AUTO = 0, BP_POLICY_RECENT = 1, BP_POLICY_STABLE = 2 };
 
 /*
+ * Which NUMA node's memory a session gets. `nodes` names nodes by the system's numbers, a bit each (up to 63).
+ *   LOCAL       of the node its thread runs on, or if nodes are named of the nearest of those; others when that has no more
+ *   INTERLEAVE  of the nodes named (0: all) in turn; others when these have no more
+ *   BIND        of the nearest of the nodes named, and of no others: when they have no more, pages give way
+ * What the memory of another node had to serve is counted (frames_spilled, frames_strayed).
+ */
+enum bp_place { BP_PLACE_LOCAL = 0, BP_PLACE_INTERLEAVE = 1, BP_PLACE_BIND = 2 };
+
+/*
  * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
  * versions come at the end, and 0 always means the default.
  */
@@ -159,6 +170,17 @@ struct bp_pool_options {
     uint32_t sample_pages; /* pages of each of the small pools that say which policy misses less, and what other sizes
                               would do: more are more exact, each costs 1.2 KiB of memory, and every access to a page
                               of the sample some hundred instructions. Up to 8,192; 0: as suits the pool */
+    uint64_t memory_max; /* bytes that bp_pool_resize may go up to: address space for as much is reserved. 0: memory */
+    /* Percent of the frames that may be dirty: above the target some are written in the background; 0: 10 */
+    uint32_t dirty_target;
+    uint32_t dirty_trigger; /* above it, those who are about to change pages wait; 0: 40. Both at most 90 */
+    enum bp_place place;
+    uint64_t nodes; /* see enum bp_place; 0: all. EINVAL: one of them is not there, or has no memory for this process */
+    /*
+     * Every BP_TRY is BP_ON, BP_IO_TRY is BP_IO_URING, also for the files of this pool, and memory that must not be locked
+     * for registering or must not be placed fails the open (ENOTSUP). The text names what is missing.
+     */
+    bool strict;
 };
 
 /*
@@ -171,13 +193,27 @@ BP_API BP_NODISCARD int bp_pool_open(const struct bp_pool_options *, bp_pool **)
 /*
  * Close a pool: waits for reads under way, closes its files, gives its memory back. EBUSY: sessions are
  * still open (or refs held); nothing was closed, the text (error may be NULL) names the holders; retry
- * after they are closed. The pool must not be used by another thread during or after a close that succeeds.
+ * after they are closed. What bp_file_close answers if a file cannot be written: that one and those behind it are still
+ * open. The pool must not be used by another thread during or after a close that succeeds.
  */
 BP_API BP_NODISCARD int bp_pool_close(bp_pool *, struct bp_error *error);
 
-/* One facility of the machine: what was asked for, what is used, why, and what would change it. */
+/*
+ * Change the budget of a pool in use, between BP_MEMORY_MIN and memory_max. More is at once allowed, and taken when it is
+ * needed. Less is given back before this returns: what lies in the memory that goes is moved elsewhere, and the coldest
+ * pages are evicted to make room; nothing that is pinned, latched, being read or dirty goes. *achieved (may be NULL) is the
+ * budget from now on, in bytes. 0; -EBUSY: some of it could not be freed in wait_ms after the last that could, *achieved
+ * says how far it came, and the pool goes on with that: retry; -EINVAL: not between the two; -ENOMEM. Several calls at once
+ * come one after the other. Thread safe.
+ */
+BP_API BP_NODISCARD int bp_pool_resize(bp_pool *, uint64_t bytes, uint64_t *achieved);
+
+/*
+ * One facility of the machine: what was asked for, what is used, why, and what would change it. "io", "registered
+ * buffers", "locked memory", "huge pages", "hugetlb", "transparent huge pages", "placement", "direct I/O", "memory".
+ */
 struct bp_cap {
-    const char *name; /* "io_uring", "registered buffers", "huge pages", ... */
+    const char *name;
     const char *asked;
     const char *got;
     char reason[120]; /* empty where got is what was asked */
@@ -185,6 +221,23 @@ struct bp_cap {
 };
 /* Fill in up to n; returns how many there are. The names and words are static. Thread safe. */
 BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
+
+/*
+ * A slab: the unit in which memory is placed on a NUMA node, populated, registered with rings, and given back. Bytes of a
+ * reserved one are address space.
+ */
+struct bp_slab {
+    const char *state;               /* "reserved", "placed" (memory in part), "populated", "draining", "leaving" */
+    const char *backing;             /* "hugetlb", "transparent", "small"; the least of its parts. "": reserved */
+    int node;                        /* the system's number of the NUMA node; -1: reserved */
+    uint32_t rings;                  /* that have registered it */
+    uint64_t bytes, populated, free; /* free: populated, and holding no page; stocks of sessions are not in it */
+};
+/*
+ * Fill in the first n; returns how many there are, free slabs of the maximum included. A snapshot slab by slab; takes some
+ * microseconds for each. Thread safe.
+ */
+BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
 #define BP_STATS_TABLE(X)                                                                           \
@@ -201,11 +254,11 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer")      \
     X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                          \
     X(busy, "requests", COUNTER, "requests that ended at the deadline")                             \
-    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                     \
+    X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                        \
     X(memory_frames, "bytes", GAUGE, "frames populated so far")                                     \
     X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                               \
     X(memory_index, "bytes", GAUGE, "index nodes in use")                                           \
-    X(frames_total, "frames", GAUGE, "frames this pool can have")                                   \
+    X(frames_total, "frames", GAUGE, "frames the budget allows")                                    \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                                 \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                           \
     X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited")      \
@@ -226,6 +279,21 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(whatif_8, "ppm", GAUGE, "for eight times as many")                                            \
     X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                     \
     X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")               \
+    X(creates, "extents", COUNTER, "extents made without a read")                                   \
+    X(writes, "writes", COUNTER, "writes answered by the device")                                   \
+    X(write_bytes, "bytes", COUNTER, "bytes written to the device")                                 \
+    X(write_extents, "extents", COUNTER, "extents written, alone or with neighbours")               \
+    X(write_stale, "extents", COUNTER, "of these, changed again meanwhile, and still dirty")        \
+    X(write_errors, "writes", COUNTER, "writes that failed, after their retries")                   \
+    X(write_retries, "writes", COUNTER, "writes tried again, or continued")                         \
+    X(write_asked, "requests", COUNTER, "times eviction asked for writes")                          \
+    X(log_flushes, "calls", COUNTER, "calls of flush_log")                                          \
+    X(log_errors, "calls", COUNTER, "of these, failed")                                             \
+    X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")             \
+    X(sync_errors, "syncs", COUNTER, "of these, failed")                                            \
+    X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                       \
+    X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")                  \
+    X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")           \
     X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while") \
     X(reads_ahead, "extents", COUNTER, "extents whose read was started before anybody asked for them")
 
@@ -366,10 +434,23 @@ struct bp_file_options {
      * not call the pool. NULL: none.
      */
     int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
+
+    /* For writing; see there. All of these must be the same in every open of the file. */
+    bool write;  /* open for reading and writing; without it nothing of the file is ever written */
+    bool create; /* with write: make the file if it is not there */
+    /*
+     * Called before pages are written of which the newest was dirtied with this LSN: when it returns 0, the log must be
+     * durable up to and including it. Otherwise they stay dirty, and it is asked again later; a negative code is what
+     * whoever waits for them gets, anything else is -EIO to them. NULL: there is no log.
+     */
+    int (*flush_log)(void *ctx, uint64_t lsn);
+    /* Called for each page that is about to be written, on a copy (for a checksum in the page, say). NULL: none */
+    void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
+
     /*
      * Streams are read ahead in extents that grow with them, up to this size (4 KiB times a power of two, up to 2 MiB and
      * a sixteenth of the pool, and not below extent_bytes; smaller ones where it does not fit). The pages of an extent are
-     * latched and evicted together: for a file whose pages are changed, choose extent_bytes. 0: 2 MiB.
+     * latched and evicted together. 0: 2 MiB, for a file opened with write extent_bytes.
      */
     uint32_t stream_bytes;
     /* Find streams among what is asked for, and read ahead of them. BP_OFF: only what calls ask for as a range, or scan.
@@ -388,6 +469,9 @@ BP_API BP_NODISCARD int bp_file_open(bp_pool *, const char *path, const struct b
 /*
  * Close a file: waits for its reads, drops its pages. EBUSY: pages are pinned, nothing was closed, the text
  * (error may be NULL) says how many. No other thread may use the file during or after a close that succeeds.
+ * A file that was opened for writing is written and synced first. If that fails (ENOSPC, EIO, ETIMEDOUT, ...: as bp_sync),
+ * nothing is closed and nothing lost: the text says how much is not on disk, and why. Close again when the reason is gone,
+ * or give it up with bp_file_abandon.
  */
 BP_API BP_NODISCARD int bp_file_close(bp_file *, struct bp_error *error);
 
@@ -411,6 +495,19 @@ BP_API int bp_file_size(bp_file *, uint64_t *bytes);
 BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t ceiling_bytes);
 /* Bytes of the file that are in memory now, or being read. Thread safe. */
 BP_API uint64_t bp_file_resident(const bp_file *);
+
+/*
+ * What of a stretch of a file is in memory, or being read, for those who draw maps: n cells of cell_pages pages each (at
+ * most 2^32 - 1), from page first on. Adds to the cells, which the caller makes zero before. One call looks at 16,384
+ * extents at most, a few milliseconds; *next, 0 at the beginning, is where to go on: call it again with the same cells
+ * until it is first + n * cell_pages. Pages that come or go meanwhile may be counted or not. EINVAL: no cells, or they
+ * reach beyond BP_PAGE_MAX. Thread safe.
+ */
+struct bp_residency {
+    uint32_t pages[BP_ORDER_MAX + 1]; /* in memory, by the order of the extent that they are in: 2^i pages */
+};
+BP_API int bp_file_residency(bp_file *, uint64_t first, uint64_t cell_pages, struct bp_residency cell[], unsigned n,
+                             uint64_t *next);
 
 /*
  * Damage. A bad page costs nobody else anything: where a read of many pages fails, or brings one that the owner refuses,
@@ -437,11 +534,12 @@ struct bp_session_options {
     size_t size;
     const char *label;  /* names this session in BUSY texts; copied, 31 characters kept. NULL: "session N" */
     uint32_t async_max; /* bp_get_start operations under way at the most; 0: 1,024 */
+    uint32_t home; /* NUMA node of its memory: the system's number plus 1. 0: the one its thread runs on at the time */
 };
 
 /*
- * Open a session; options may be NULL. ENOMEM, EMFILE; BP_MISMATCH: the header's inlined hits (inline.h) do not fit the
- * library. Thread safe.
+ * Open a session; options may be NULL. ENOMEM, EMFILE; EINVAL: no such node, or an option is wrong; BP_MISMATCH: the
+ * header's inlined hits (inline.h) do not fit the library. Thread safe.
  */
 BP_API BP_NODISCARD int bp_session_open(bp_pool *, const struct bp_session_options *, bp_session **);
 
@@ -556,6 +654,94 @@ BP_API void bp_put_many(struct bp_ref[], unsigned n);
 BP_API BP_NODISCARD int bp_reserve(bp_session *, unsigned frames);
 /* Give back what misses have not taken; returns how many that were, or BP_FORKED. Closing the session does the same. */
 BP_API int bp_unreserve(bp_session *);
+
+/* ---- writing ------------------------------------------------------------------------------------ */
+
+/*
+ * Pages of files opened with bp_file_options.write are changed under an exclusive ref, which is put with bp_put_dirty, and
+ * written some time later: by a thread of the library, in the background and when somebody waits for it. What is written
+ * is the page as it was at one moment between two exclusive refs, never a mixture, and whole: a page that the file ends
+ * in is filled up with zeros. A page that was changed again meanwhile is still dirty afterwards. Nothing dirty is evicted.
+ *
+ * Log first: give each change the LSN of its log record, and bp_file_options.flush_log. LSNs are yours; they should grow,
+ * and 0 means that there is none.
+ *
+ * What fails: a write that fails leaves its pages dirty. It is tried again, a few times at once and then every second or
+ * so; who waits (bp_flush, bp_sync, bp_file_close) is told. A sync that fails is final, since the system may have dropped
+ * what it could not write: everybody who waits for it is told, and all later syncs of the file fail. Recover from the
+ * log, in another process or at least after closing the file with bp_file_abandon.
+ *
+ * flush_log and seal are called on the library's thread (signals blocked), one at a time. They must not call the pool nor
+ * wait for a thread that does.
+ */
+
+/*
+ * A new extent of 2^order pages, all zero, dirty, held exclusively: what was there before, on disk or in memory, is
+ * replaced without being read. It may lie past the end of the file, which grows; what lies between reads as zeros. page is
+ * a multiple of 2^order. ref->bytes may be more than asked for, where a larger extent was in memory; of that only the
+ * 2^order pages are zeroed. Waits, as an exclusive get, for what is there to be let go of. Errors as bp_get; EINVAL: order
+ * is too large (BP_ORDER_MAX, a sixteenth of the pool), or page no multiple; EBADF: not opened for writing.
+ */
+BP_API BP_NODISCARD int bp_create(bp_session *, bp_file *, uint64_t page, unsigned order, struct bp_ref *);
+
+/*
+ * Let go of an exclusive ref whose extent was changed. lsn: of the change; 0: none. (bp_put says that nothing was changed,
+ * and what was is lost some time later.) The file must be opened for writing.
+ */
+BP_API void bp_put_dirty(struct bp_ref *, uint64_t lsn);
+
+/*
+ * From a view to an exclusive ref of its page, if the page has not changed since: for who walked down by views and now
+ * wants to change what he found. BP_MOVED: it has; start over. EBUSY: others held it shared until the deadline.
+ */
+BP_API BP_NODISCARD int bp_upgrade(const struct bp_view *, bp_session *, bp_file *, uint64_t page, struct bp_ref *);
+/* From exclusive to shared without letting go; dirty: as bp_put_dirty. Views taken before are no longer valid. */
+BP_API void bp_downgrade(struct bp_ref *);
+BP_API void bp_downgrade_dirty(struct bp_ref *, uint64_t lsn);
+
+/*
+ * Write what is dirty from page first on, count pages (UINT64_MAX: to the end), and wait for it. Not made durable. What is
+ * dirtied during the call may be written or not. ETIMEDOUT: no write of it ended for wait_ms (also if somebody holds
+ * one of the pages exclusively for so long); ENOSPC, EIO, ...: what the device said, or flush_log, after some tries;
+ * bp_session_error() names the page. A retry writes what is still dirty.
+ */
+BP_API BP_NODISCARD int bp_flush(bp_session *, bp_file *, uint64_t first, uint64_t count);
+
+/*
+ * Make all changes of the file durable whose bp_put_dirty came before. Calls of several threads at the same time share
+ * the work. Errors as bp_flush; when the sync itself fails, all later ones do with the same error: see above.
+ */
+BP_API BP_NODISCARD int bp_sync(bp_session *, bp_file *);
+
+/*
+ * Forget pages, dirty or not: they need not be written any more, and what they hold is not defined until they are created
+ * again. An extent that reaches beyond the range stays as it is. Waits for refs, as an exclusive get: EBUSY, and some are
+ * forgotten.
+ */
+BP_API BP_NODISCARD int bp_discard(bp_session *, bp_file *, uint64_t first, uint64_t count);
+
+/*
+ * Set the file's size, a multiple of 4 KiB: pages past the new end are discarded, or the file grows by zeros. Errors as
+ * bp_discard, and what ftruncate(2) answers. Durable with the next bp_sync.
+ */
+BP_API BP_NODISCARD int bp_file_truncate(bp_session *, bp_file *, uint64_t bytes);
+
+/*
+ * The oldest LSN of a change that is not durable yet (dirty, being written, or written and not yet synced): the log must
+ * be kept from there on. UINT64_MAX: there is none. Counts changes whose bp_put_dirty came before the call; what somebody
+ * still holds is his to account for. Takes time with the number of dirty extents. Thread safe.
+ */
+BP_API uint64_t bp_oldest_dirty_lsn(bp_pool *);
+BP_API uint64_t bp_file_oldest_dirty_lsn(bp_file *);
+
+/*
+ * What is dirty in the file, or written and not synced, may be lost: bp_file_close then drops it instead of failing.
+ * Thread safe. Files that are not abandoned are never closed with something dirty.
+ */
+BP_API int bp_file_abandon(bp_file *);
+
+/* CRC-32C (Castagnoli) of bytes that follow those of which crc is the CRC; crc 0: there are none before. */
+BP_API uint32_t bp_crc32c(uint32_t crc, const void *data, size_t bytes);
 
 /* Of the BP_PAGE_SIZE bytes of a page: how many lie inside the file. Less only for its last page; 0 past it. */
 BP_API size_t bp_page_file_bytes(const bp_file *, uint64_t page);

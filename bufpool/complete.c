@@ -251,8 +251,8 @@ static int read_next(struct read *r, struct counters *count)
         r->done = (r->bytes - r->io.bytes) + (uint32_t)result;
         if (r->done >= r->bytes)
             return 1;
-        if (at_end(r, result))
-            return r->done ? 1 : BP_EOF;
+        if (at_end(r, result)) /* before the end that the file is going to have, what is not there yet is a hole */
+            return r->done || r->io.offset - (r->bytes - r->io.bytes) < file_end(r->file) ? 1 : BP_EOF;
     }
     r->retries = (r->done & ~(r->file->io.align - 1)) > r->bytes - r->io.bytes ? 0 : r->retries + 1;
     if (r->retries > RETRIES_MAX || r->pieces++ > PIECES_MAX)

@@ -107,7 +107,7 @@ static uint64_t ask(bp_session *s, bp_file *file, uint64_t at, uint64_t end)
 {
     uint64_t first = at >> BP_PAGE_SHIFT;
     uint64_t last = (end - 1) >> BP_PAGE_SHIFT;
-    uint64_t most = s->frames_total / STRETCH_SHARE;
+    uint64_t most = frames_limit(s->pool) / STRETCH_SHARE;
 
     if (last - first >= most)
         last = first + (most ? most - 1 : 0);

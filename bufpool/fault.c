@@ -106,6 +106,16 @@ static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
     return rc;
 }
 
+int bpi_frames_for(bp_session *s, bp_file *file, unsigned *order, uint32_t *head)
+{
+    int rc;
+
+    s->wanting = file;
+    rc = take_frames(s, order, head);
+    s->wanting = NULL;
+    return rc;
+}
+
 /* Registered buffer that a frame lies in, or IO_BUFFER_NONE. */
 static uint32_t buffer_of(struct channel *ch, uint32_t frame)
 {
@@ -268,9 +278,7 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
 
     if (!r)
         return STEP_READS;
-    s->wanting = file;
-    rc = take_frames(s, order, &head);
-    s->wanting = NULL;
+    rc = bpi_frames_for(s, file, order, &head);
     if (rc) {
         give_request(s, r);
         return rc == -EAGAIN ? STEP_FRAMES : rc;
@@ -470,7 +478,7 @@ void bpi_read_wait(bp_session *s, uint32_t head, unsigned want, uint64_t deadlin
  * Park until the word moves that keeps us from latching it. Runs (no pin, no latch: R15) last as long as it takes to
  * copy some pages, and nobody is told when they end: look again soon.
  */
-static void wait_for_latch(bp_session *s, const struct target *t, uint64_t deadline_ns)
+void bpi_latch_wait(bp_session *s, const struct target *t, uint64_t deadline_ns)
 {
     bool for_puts = t->seen & FRAME_PINS;
 
@@ -486,7 +494,7 @@ static void wait_for_latch(bp_session *s, const struct target *t, uint64_t deadl
         bpi_puts_unwatch(s->pool);
 }
 
-static int give_up_frames(bp_session *s)
+int bpi_frames_give_up(bp_session *s)
 {
     char who[200];
 
@@ -505,7 +513,7 @@ static void label_of(bp_pool *pool, uint32_t number, char *text, size_t size)
     pthread_mutex_unlock(&pool->lock);
 }
 
-static int give_up_latch(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
+int bpi_latch_give_up(bp_session *s, bp_file *file, uint64_t page, uint32_t head)
 {
     bp_pool *pool = s->pool;
     uint64_t seen = frame_load(&pool->frame[head]);
@@ -577,9 +585,9 @@ static int try_one(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mod
             if (rc != -EAGAIN)
                 return rc;
         } else if (bpi_now_ns() >= deadline_ns) {
-            return rc == STEP_LATCHED ? give_up_latch(s, file, page, t.head) : give_up_frames(s);
+            return rc == STEP_LATCHED ? bpi_latch_give_up(s, file, page, t.head) : bpi_frames_give_up(s);
         } else if (rc == STEP_LATCHED) {
-            wait_for_latch(s, &t, deadline_ns);
+            bpi_latch_wait(s, &t, deadline_ns);
         } else if (rc == STEP_FRAMES) {
             bpi_turn_wait(s, deadline_ns);
         } else {

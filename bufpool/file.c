@@ -4,12 +4,12 @@
  * reused), so an evictor that still holds a file's lock when the file's last page goes is safe.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bufpool/pool.h"
 
-#define EXTENT_SHARE    16 /* an extent is at most this part of the pool */
 #define FLOORS_SHARE    8  /* all files' floors leave this part of the pool free */
 #define CEILING_EXTENTS 16 /* the least ceiling */
 #define DROP_WAIT_NS    (100 * NS_PER_MS)
@@ -34,9 +34,9 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
         return -EINVAL;
     }
     *order = (unsigned)__builtin_ctz(bytes) - BP_PAGE_SHIFT;
-    if (*order && (1u << *order) > pool->frames_total / EXTENT_SHARE) {
+    if (*order && (1u << *order) > frames_limit(pool) / EXTENT_SHARE) {
         bpi_error_set(o->error, -EINVAL, "extent_bytes %u is more than a sixteenth of the pool (%u frames of 4 KiB)",
-                      bytes, pool->frames_total);
+                      bytes, frames_limit(pool));
         return -EINVAL;
     }
     if (o->stream_bytes && (o->stream_bytes < bytes || o->stream_bytes & (o->stream_bytes - 1) ||
@@ -49,6 +49,14 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
         bpi_error_set(o->error, -EINVAL, "direct or readahead is none of the values of its enum");
         return -EINVAL;
     }
+    if ((o->create || o->flush_log || o->seal) && !o->write) {
+        bpi_error_set(o->error, -EINVAL, "create, flush_log and seal are for files opened with write");
+        return -EINVAL;
+    }
+    if (o->write && o->null_bytes) {
+        bpi_error_set(o->error, -EINVAL, "a file of BP_IO_NULL cannot be written");
+        return -EINVAL;
+    }
     if ((pool->options.io == BP_IO_NULL) != (o->null_bytes != 0) || o->null_bytes % BP_PAGE_SIZE ||
         o->null_bytes > BP_PAGE_MAX << BP_PAGE_SHIFT) {
         bpi_error_set(o->error, -EINVAL, "null_bytes is for pools of BP_IO_NULL, and there a multiple of %u up to 2^63",
@@ -58,15 +66,12 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
     return 0;
 }
 
-/* Of what streams may be read in; 0 is as large as can be. */
-static unsigned stream_order(const bp_pool *pool, unsigned order, const struct bp_file_options *o)
+/* What streams may be read in, where the pool is large enough. */
+static unsigned stream_order(unsigned order, const struct bp_file_options *o)
 {
-    uint32_t bytes = o->stream_bytes ? o->stream_bytes : BP_PAGE_SIZE << BP_ORDER_MAX;
-    unsigned most = (unsigned)__builtin_ctz(bytes) - BP_PAGE_SHIFT;
-
-    while (most > order && 1u << most > pool->frames_total / EXTENT_SHARE)
-        most--;
-    return most > order ? most : order;
+    if (o->stream_bytes)
+        return (unsigned)__builtin_ctz(o->stream_bytes) - BP_PAGE_SHIFT;
+    return o->write ? order : BP_ORDER_MAX; /* who writes latches neighbours apart */
 }
 
 /* An open file that is the same one, and a slot that could be used. Under pool.lock. */
@@ -88,6 +93,27 @@ static bp_file *find_same(bp_pool *pool, const struct io_file *io, unsigned *slo
     return NULL;
 }
 
+static void set_up_writing(bp_file *file, const struct bp_file_options *o)
+{
+    file->write = o->write;
+    file->flush_log = o->flush_log;
+    file->seal = o->seal;
+    atomic_store_explicit(&file->end, 0, memory_order_relaxed);
+    atomic_store_explicit(&file->abandoned, false, memory_order_relaxed);
+    atomic_store_explicit(&file->failed, 0, memory_order_relaxed);
+    atomic_store_explicit(&file->unsynced, 0, memory_order_relaxed);
+    atomic_store_explicit(&file->syncing, 0, memory_order_relaxed);
+    atomic_store_explicit(&file->quiet, false, memory_order_release); /* from now on the writer may */
+}
+
+/* Was it opened as these options say? */
+static bool same_options(const bp_file *file, const struct bp_file_options *o, unsigned order)
+{
+    return file->order == order && file->stream_order == stream_order(order, o) && file->readahead == o->readahead &&
+           file->direct == o->direct && file->write == o->write && file->flush_log == o->flush_log &&
+           file->seal == o->seal && file->verify == o->verify && file->ctx == o->ctx;
+}
+
 static void set_up(bp_file *file, unsigned slot, const char *path, unsigned order, const struct io_file *io,
                    uint64_t bytes, const struct bp_file_options *o)
 {
@@ -98,7 +124,7 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->io = *io;
     file->order = order;
     file->opens = 1;
-    file->stream_order = stream_order(file->pool, order, o);
+    file->stream_order = stream_order(order, o);
     file->readahead = o->readahead;
     file->finds_streams = o->readahead == BP_ON || (o->readahead == BP_TRY && !io->null_bytes);
     file->direct = o->direct;
@@ -110,6 +136,7 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     atomic_store_explicit(&file->own_at, 0, memory_order_relaxed);
     for (unsigned i = 0; i < AHEAD_STREAMS; i++)
         atomic_store_explicit(&file->stream[i].next, 0, memory_order_relaxed);
+    set_up_writing(file, o);
 }
 
 /* Find or make the bp_file. Takes io over where it is new. Under pool.lock. */
@@ -121,8 +148,7 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
 
     if (file) {
         bpi_io_file_close(io);
-        if (file->order != order || file->stream_order != stream_order(pool, order, o) || file->direct != o->direct ||
-            file->readahead != o->readahead || file->verify != o->verify || file->ctx != o->ctx) {
+        if (!same_options(file, o, order)) {
             bpi_error_set(o->error, -EEXIST, "%s is open in this pool with other options", path);
             return -EEXIST;
         }
@@ -150,6 +176,8 @@ static int enter_file(bp_pool *pool, const char *path, const struct bp_file_opti
         }
         atomic_store_explicit(&pool->file[slot], file, memory_order_release);
     }
+    if (o->write && bpi_writer_file(file))
+        return -ENOMEM;
     set_up(file, slot, path, order, io, bytes, o);
     pool->file_count++;
     *out = file;
@@ -169,9 +197,15 @@ static int open_io(bp_pool *pool, const char *path, const struct bp_file_options
         pthread_mutex_unlock(&pool->lock);
         return 0;
     }
-    rc = bpi_io_file_open(io, path, direct[o->direct], why, sizeof(why));
+    rc = o->write ? bpi_io_file_open_write(io, path, o->create, direct[o->direct], why, sizeof(why))
+                  : bpi_io_file_open(io, path, direct[o->direct], why, sizeof(why));
     if (rc)
         bpi_error_set(o->error, rc, "%s: %s", path, why);
+    if (!rc && why[0]) {
+        pthread_mutex_lock(&pool->lock);
+        snprintf(pool->direct_reason, sizeof(pool->direct_reason), "%.119s", why);
+        pthread_mutex_unlock(&pool->lock);
+    }
     return rc;
 }
 
@@ -188,6 +222,13 @@ int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *
     rc = check_options(pool, &o, &order);
     if (rc)
         return rc;
+    if (pool->options.strict && o.direct == BP_TRY && !o.null_bytes)
+        o.direct = BP_ON;
+    rc = o.write ? bpi_writer_open(pool) : 0;
+    if (rc) {
+        bpi_error_set(o.error, rc, "%s: the thread that writes, or its memory: %s", path, bp_strerror(rc));
+        return rc;
+    }
     rc = open_io(pool, path, &o, &io);
     if (rc)
         return rc;
@@ -214,6 +255,8 @@ static bool take_out(bp_file *file, uint32_t head, uint64_t seen)
 
     if (bpi_index_evict(&file->index, frame_id(f) & FRAME_ID_PAGE, frame_order(seen), head, ENTRY_NONE) != INDEX_HELD) {
         file_shrank(file, 1ull << frame_order(seen));
+        if (seen & FRAME_DIRTY)
+            bpi_dirty_forget(file, head);
         bpi_frame_release(file->pool, head);
         return true;
     }
@@ -234,7 +277,7 @@ static void drop_stale_end(bp_file *file, uint64_t page)
         return;
     head = frame_head(pool->frame, entry_number(e), &seen);
     id = frame_id(&pool->frame[head]);
-    if ((seen & (FRAME_EXCL | FRAME_PINS | FRAME_BOUND)) != FRAME_BOUND ||
+    if ((seen & (FRAME_EXCL | FRAME_PINS | FRAME_BOUND | FRAME_DIRTY)) != FRAME_BOUND ||
         id != (file->id | (page & ~extent_mask(frame_order(seen)))) || !frame_lock_from(&pool->frame[head], seen))
         return; /* in use: whoever has it sees the file as it was */
     take_out(file, head, seen);
@@ -250,6 +293,8 @@ int bp_file_size(bp_file *file, uint64_t *bytes)
     rc = bpi_io_file_size(&file->io, bytes);
     if (rc)
         return rc;
+    if (*bytes < file_end(file))
+        *bytes = file_end(file);
     known = atomic_exchange_explicit(&file->bytes, *bytes, memory_order_relaxed);
     if (known != *bytes && known % BP_PAGE_SIZE)
         drop_stale_end(file, known >> BP_PAGE_SHIFT);
@@ -296,9 +341,9 @@ int bp_file_limits(bp_file *file, uint64_t floor_bytes, uint64_t ceiling_bytes)
     if (ceiling_bytes && (ceiling < floor || ceiling >> file->order < CEILING_EXTENTS))
         return -EINVAL;
     pthread_mutex_lock(&pool->lock);
-    if (floor > pool->frames_total ||
+    if (floor > frames_limit(pool) ||
         pool->floor_pages - atomic_load_explicit(&file->floor_pages, memory_order_relaxed) + floor >
-            pool->frames_total / FLOORS_SHARE * (FLOORS_SHARE - 1))
+            frames_limit(pool) / FLOORS_SHARE * (FLOORS_SHARE - 1))
         rc = -ENOSPC;
     else
         set_limits(file, floor, ceiling);
@@ -357,7 +402,7 @@ static void help_with(bp_pool *pool, uint32_t head)
  * One extent on its way out. true: it is gone, or was already. An evictor may have been faster, and the frame be another
  * file's by now: identity, between the word and what is done to exactly that word (R1).
  */
-static bool drop_extent(bp_file *file, const struct index_item *item)
+bool bpi_extent_drop(bp_file *file, const struct index_item *item, bool dirty)
 {
     bp_pool *pool = file->pool;
     uint64_t seen;
@@ -374,7 +419,7 @@ static bool drop_extent(bp_file *file, const struct index_item *item)
         bpi_frame_wait(&pool->frame[head], seen, bpi_now_ns() + NS_PER_MS);
         return false;
     }
-    if (!frame_lock_from(&pool->frame[head], seen))
+    if ((!dirty && (seen & FRAME_DIRTY)) || !frame_lock_from(&pool->frame[head], seen))
         return false;
     return take_out(file, head, seen);
 }
@@ -407,7 +452,7 @@ int bpi_file_drop(bp_file *file, uint64_t *pinned)
         return -EBUSY;
     while (bpi_index_next(&file->index, page, &item)) {
         page = item.page; /* what lies before is shadows only, and may be long */
-        if (!drop_extent(file, &item) && bpi_now_ns() > deadline) {
+        if (!bpi_extent_drop(file, &item, true) && bpi_now_ns() > deadline) {
             *pinned = await_held(file);
             return *pinned ? -EBUSY : -ETIMEDOUT;
         }
@@ -433,7 +478,12 @@ int bp_file_close(bp_file *file, struct bp_error *error)
     file->closing = true;
     pthread_mutex_unlock(&pool->lock);
     SYNC_POINT("file:closing");
-    rc = bpi_file_drop(file, &pinned);
+    if (file->write) {
+        pinned = await_held(file);
+        rc = pinned ? -EBUSY : bpi_write_finish(file, error);
+    }
+    if (!rc)
+        rc = bpi_file_drop(file, &pinned);
     if (!rc) {
         bpi_channels_forget_file(pool, file);
         bpi_damage_forget(file, 0, UINT64_MAX);
@@ -443,11 +493,14 @@ int bp_file_close(bp_file *file, struct bp_error *error)
     if (!rc) {
         bpi_io_file_close(&file->io);
         file->opens = 0;
+        set_up_writing(file, &(struct bp_file_options){.size = 0});
         set_limits(file, 0, 0);
         pool->file_count--;
     }
     pthread_mutex_unlock(&pool->lock);
-    if (rc)
+    if (rc && file->write)
+        bpi_write_resume(file);
+    if (rc && (pinned || !file->write))
         bpi_error_set(error, rc, "%s: %llu of its extents are pinned%s", file->name, (unsigned long long)pinned,
                       rc == -ETIMEDOUT ? "; a read of it does not end" : "");
     return rc;

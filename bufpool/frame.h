@@ -10,8 +10,10 @@
  *  63                         28  27    26....15  14...10  9 8 7    6    5     4       3      2       1..0
  *  version (36)              EXCL  shared(12) order(5) (*)   BOUND TAIL WAITERS FAILED READING heat
  *
- * (*) bit 7: SAMPLED, 8 is reserved, 9: AHEAD. SAMPLED is set with the page and stays: hits that warm it are logged
- * (policy.h). AHEAD is set with a page that was read ahead, until somebody touches it (readahead.h).
+ * (*) bit 7: SAMPLED, set with the page, stays: hits that warm it are logged (policy.h). Bit 8: DIRTY, the extent has
+ * changes that the file has not; only the holder of EXCL sets it, only the writer takes it away, under a pin of its own,
+ * or who forgets the extent under EXCL. Bit 9: AHEAD,
+ * set with a page that is read ahead, until somebody touches it (readahead.h).
  *
  * A free frame's word is its version and nothing else, so memory fresh from the system is free frames. BOUND is set in
  * heads.
@@ -38,6 +40,13 @@
  *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
  *   frame_publish_moved free                       EXCL, no pins         T16 a copy of what is latched elsewhere
  *   frame_move_done     EXCL                       free for all          T17 the index leads here
+ *   frame_publish_new   free                       EXCL|DIRTY            T20
+ *   frame_unlock_dirty  EXCL                       DIRTY, version + 1    T21
+ *   frame_downgrade     EXCL                       pins 1, version + 1   T22
+ *   frame_hold_from     no EXCL                    pins + 1              T23 the writer
+ *   frame_written       DIRTY, pins > 0 (own)      not DIRTY, pins - 1   T24 the writer
+ *   frame_forget        EXCL|DIRTY                 EXCL                  T25
+ *   frame_soil          EXCL                       EXCL|DIRTY            T26
  */
 #ifndef BUFPOOL_FRAME_H
 #define BUFPOOL_FRAME_H
@@ -57,6 +66,7 @@
 #define FRAME_TAIL        (1ull << 5)
 #define FRAME_BOUND       (1ull << 6)
 #define FRAME_SAMPLED     (1ull << 7)
+#define FRAME_DIRTY       (1ull << 8)
 #define FRAME_AHEAD       (1ull << 9)
 #define FRAME_ORDER_SHIFT 10
 #define FRAME_ORDER       (0x1full << FRAME_ORDER_SHIFT)
@@ -68,7 +78,7 @@
 #define FRAME_VERSION     (~0ull << 28)
 
 /* What an extent takes along when it moves. */
-#define FRAME_CARRIED (FRAME_HEAT | FRAME_SAMPLED)
+#define FRAME_CARRIED (FRAME_HEAT | FRAME_SAMPLED | FRAME_DIRTY)
 
 #define FRAME_NONE UINT32_MAX
 
@@ -106,6 +116,16 @@ struct frame_cold {
     _Atomic uint8_t queued;   /* an entry in a queue is this head's: policy.h */
     _Atomic uint32_t holder;  /* number of the session that latched it exclusively last, for BUSY texts */
     _Atomic uint32_t stamp;   /* last use known of its page, in ticks: policy.h */
+};
+
+/*
+ * What is known of a dirty extent, by its head; an array of its own, of which only what is written to is ever touched. LSNs
+ * are kept with all bits turned, so that memory fresh from the system says that there is none, and the oldest is the
+ * largest.
+ */
+struct frame_dirty {
+    _Atomic uint64_t since;  /* oldest change that no write under way has: turned, 0 if there is none */
+    _Atomic uint64_t newest; /* LSN of the newest change, 0 if there is none. Changed under EXCL */
 };
 
 static inline unsigned frame_order(uint64_t state)
@@ -168,6 +188,12 @@ static inline void frame_publish_as(struct frame *head, uint64_t id, unsigned or
 static inline void frame_publish(struct frame *head, uint64_t id, unsigned order, uint64_t more)
 {
     frame_publish_as(head, id, order, FRAME_READING | FRAME_PIN | more);
+}
+
+/* T20. As T1, of an extent that is not read: what is in the frame was written before, and is there with the word. */
+static inline void frame_publish_new(struct frame *head, uint64_t id, unsigned order, uint64_t more)
+{
+    frame_publish_as(head, id, order, FRAME_DIRTY | more);
 }
 
 /*
@@ -296,6 +322,78 @@ static inline uint64_t frame_unlock(struct frame *f)
 }
 
 /*
+ * What T21 and T22 add to a word beside the latch. DIRTY is stable under an exclusive latch (T24 has a pin, T25 the latch),
+ * so setting it is adding it where it is not. relaxed: our own latch ordered the word before.
+ */
+static inline uint64_t frame_dirt(const struct frame *f, bool dirty)
+{
+    return dirty ? ~atomic_load_explicit(&f->state, memory_order_relaxed) & FRAME_DIRTY : 0;
+}
+
+/*
+ * T21. As T9, and the extent is dirty from the same moment on at which others can see the new version. release: our changes
+ * come first, and so do the mark in the index and the LSN, which are set under the latch (R19).
+ */
+static inline uint64_t frame_unlock_dirty(struct frame *f)
+{
+    uint64_t before = atomic_fetch_add_explicit(&f->state, FRAME_EXCL + frame_dirt(f, true), memory_order_release);
+
+    assert(before & FRAME_EXCL);
+    return before;
+}
+
+/* T22. As T9 or T21, and a pin is left: nobody else can have the latch in between. Returns the word before. */
+static inline uint64_t frame_downgrade(struct frame *f, bool dirty)
+{
+    uint64_t before =
+        atomic_fetch_add_explicit(&f->state, FRAME_EXCL + FRAME_PIN + frame_dirt(f, dirty), memory_order_release);
+
+    assert((before & FRAME_EXCL) && !(before & FRAME_PINS));
+    return before;
+}
+
+/*
+ * T23. As T5, for the writer: the page is not used, so it is not warmed. acquire: the bytes are those of this version, and
+ * nobody changes them while the pin is there.
+ */
+static inline bool frame_hold_from(struct frame *f, uint64_t seen)
+{
+    return !(seen & FRAME_EXCL) && (seen & FRAME_PINS) < FRAME_PINS_MAX &&
+           atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + FRAME_PIN, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+/*
+ * T24. The extent is on disk as it is now: no longer dirty, and the writer's pin is gone, in one store, so nobody can have
+ * changed it in between. release: the mark in the index went before. Returns the word before.
+ */
+static inline uint64_t frame_written(struct frame *f)
+{
+    uint64_t before = atomic_fetch_sub_explicit(&f->state, FRAME_PIN + FRAME_DIRTY, memory_order_acq_rel);
+
+    assert((before & FRAME_PINS) && (before & FRAME_DIRTY) && !(before & FRAME_EXCL));
+    return before;
+}
+
+/* T25. What is dirty need not be written: the extent goes. relaxed: the latch is ours until T11. Returns the word before. */
+static inline uint64_t frame_forget(struct frame *f)
+{
+    uint64_t before = atomic_fetch_and_explicit(&f->state, ~FRAME_DIRTY, memory_order_relaxed);
+
+    assert(before & FRAME_EXCL);
+    return before;
+}
+
+/* T26. Dirty already, though it is not let go of yet. relaxed: the latch is ours until T9, T21 or T22. */
+static inline void frame_soil(struct frame *f)
+{
+    uint64_t before = atomic_fetch_or_explicit(&f->state, FRAME_DIRTY, memory_order_relaxed);
+
+    assert(before & FRAME_EXCL);
+    (void)before;
+}
+
+/*
  * T15. The latch was taken for nothing, and nothing was changed under it: views stay valid. release: for form's sake,
  * so that the next latch comes after this one. Returns the word before (WAITERS must be woken).
  */
@@ -318,7 +416,7 @@ static inline uint64_t frame_unbind(struct frame *head)
     uint64_t next;
     uint32_t count = 1u << frame_order(seen);
 
-    assert((seen & FRAME_EXCL) && !(seen & (FRAME_PINS | FRAME_READING)));
+    assert((seen & FRAME_EXCL) && !(seen & (FRAME_PINS | FRAME_READING | FRAME_DIRTY)));
     /* relaxed: before the word's release, so who sees the frame free, or as another page, does not see this page's name
      */
     atomic_store_explicit(&head->id, FRAME_ID_NONE, memory_order_relaxed);
@@ -383,9 +481,10 @@ static inline bool frame_is_valid(uint64_t s)
     if (frame_is_free(s))
         return !(s & ~FRAME_VERSION);
     if (s & FRAME_TAIL)
-        return (s & FRAME_EXCL) && !(s & (FRAME_BOUND | FRAME_PINS | FRAME_READING | FRAME_FAILED));
+        return (s & FRAME_EXCL) && !(s & (FRAME_BOUND | FRAME_PINS | FRAME_READING | FRAME_FAILED | FRAME_DIRTY));
     if (s & (FRAME_READING | FRAME_FAILED))
-        return (s & FRAME_EXCL) && (s & (FRAME_READING | FRAME_FAILED)) != (FRAME_READING | FRAME_FAILED);
+        return (s & FRAME_EXCL) && !(s & FRAME_DIRTY) &&
+               (s & (FRAME_READING | FRAME_FAILED)) != (FRAME_READING | FRAME_FAILED);
     return !((s & FRAME_EXCL) && (s & FRAME_PINS)) && frame_order(s) <= BP_ORDER_MAX;
 }
 

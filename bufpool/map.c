@@ -88,7 +88,7 @@ static uint64_t start_reads(const struct mapping *m, bp_session *s, bp_file *fil
 {
     uint64_t first = m->at >> BP_PAGE_SHIFT;
     uint64_t last = (m->end - 1) >> BP_PAGE_SHIFT;
-    uint64_t most = s->frames_total / MAP_SHARE;
+    uint64_t most = frames_limit(s->pool) / MAP_SHARE;
 
     if (last - first >= most)
         last = first + most - 1;

@@ -23,6 +23,19 @@ static void copy_extent(char *to, const char *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
+/* Of the two heads the one that is not the extent's. The word before. */
+static uint64_t let_go(bp_pool *pool, uint32_t head, uint64_t seen)
+{
+    uint64_t before;
+
+    if (seen & FRAME_DIRTY)
+        frame_forget(&pool->frame[head]);
+    before = frame_unbind(&pool->frame[head]);
+    if (seen & FRAME_DIRTY)
+        bpi_dirty_clear(pool, head);
+    return before;
+}
+
 int bpi_extent_move(bp_session *s, uint32_t head, uint64_t seen, uint32_t to)
 {
     bp_pool *pool = s->pool;
@@ -40,17 +53,19 @@ int bpi_extent_move(bp_session *s, uint32_t head, uint64_t seen, uint32_t to)
     id = frame_id(old);
     file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
     copy_extent(frame_data(s, to), frame_data(s, head), (size_t)BP_PAGE_SIZE << order);
+    if (seen & FRAME_DIRTY)
+        bpi_dirty_copy(pool, head, to);
     frame_publish_moved(new, id, seen);
     SYNC_POINT("move:published");
     if (bpi_index_replace(&file->index, id & FRAME_ID_PAGE, order, head, to)) {
         SYNC_POINT("move:replaced");
         bpi_policy_moved(&s->seat, head, to, order);
-        waited = frame_unbind(old);
+        waited = let_go(pool, head, seen); /* the new ones are dirty in their place */
         waited |= frame_move_done(new);
         counter_add(&s->count.frames_moved, 1ull << order);
         rc = 0;
     } else { /* somebody reads it in a run */
-        waited = frame_unbind(new);
+        waited = let_go(pool, to, seen);
         waited |= frame_let_be(old);
     }
     if (waited & FRAME_WAITERS) {

@@ -397,7 +397,7 @@ static __attribute__((noinline)) void wake_for_pin(bp_pool *pool, struct frame *
     bpi_release_notify(pool);
 }
 
-static __attribute__((noinline)) void put_exclusive(struct bp_ref *ref)
+__attribute__((noinline)) void bpi_put_exclusive(struct bp_ref *ref, bool dirty)
 {
     bp_session *s = ref->session;
     struct frame *f = (struct frame *)(void *)ref->state;
@@ -405,7 +405,7 @@ static __attribute__((noinline)) void put_exclusive(struct bp_ref *ref)
     if (bpi_forked(s))
         return;
     counter_add(&s->puts, 1);
-    if (frame_unlock(f) & FRAME_WAITERS)
+    if ((dirty ? frame_unlock_dirty(f) : frame_unlock(f)) & FRAME_WAITERS)
         bpi_frame_wake(f);
     bpi_release_notify(s->pool);
 }
@@ -417,7 +417,7 @@ void bp_put(struct bp_ref *ref)
     struct frame *f = (struct frame *)(void *)ref->state;
 
     if (unlikely(ref->mode != BP_SHARED)) {
-        put_exclusive(ref);
+        bpi_put_exclusive(ref, false);
         return;
     }
     if (bpi_forked(s))

@@ -11,11 +11,15 @@
  *   readahead.c   streams, prefetching
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
+ *   resize.c   so that memory can be given back
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
- *   stats.c    counters, caps                 check.c    invariants on a live pool
+ *   write.c    what the public calls on writing do   writeback.h writeback.c writeout.c   the thread that writes
+ *   stats.c    counters                       check.c    invariants on a live pool
+ *   caps.c     what the machine gave, and strict pools
  *   damage.c   pages that cannot be read   trace.c    recording what is asked for
+ *   residency.c what of a file is in memory, for maps
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
@@ -49,6 +53,7 @@
 #define GROUP_READS     8   /* misses of a batch that are prepared with one round of locks, and submitted together */
 #define REAP_BATCH      32  /* reads completed with one round of locks */
 #define MAGAZINE_FRAMES 32
+#define EXTENT_SHARE    16u /* an extent is at most this part of the pool */
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
@@ -60,7 +65,8 @@
     X(evictions)            \
     X(evict_examined)       \
     X(frames_moved)         \
-    X(frame_waits) X(reads_ahead) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy)
+    X(frame_waits)          \
+    X(reads_ahead) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -106,8 +112,8 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    pthread_mutex_t lock; /* of what follows */
-    struct read *read;    /* CHANNEL_DEPTH of them */
+    slim_lock lock;    /* of what follows */
+    struct read *read; /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
     uint64_t registered_bytes;
@@ -144,6 +150,19 @@ struct bp_file {
     _Atomic uint64_t floor_pages, ceiling_pages; /* bp_file_limits; 0: none. Written under pool.lock */
     struct ahead_stream stream[AHEAD_STREAMS];
     _Atomic uint64_t own_at; /* where its own pages were looked for last: a hint */
+
+    /* writing; set at open */
+    _Alignas(LINE) bool write;
+    int (*flush_log)(void *ctx, uint64_t lsn);
+    void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
+    _Atomic uint64_t end;       /* bytes that the file has, or is going to have when all is written */
+    _Atomic uint64_t dirty;     /* pages */
+    _Atomic bool abandoned;     /* bp_file_abandon */
+    _Atomic bool quiet;         /* the writer begins no write of it */
+    _Atomic int failed;         /* its sync has failed, with this; 0: none has */
+    _Atomic uint64_t unsynced;  /* written and not synced: the oldest LSN of it, turned as in frame_dirty */
+    _Atomic uint64_t syncing;   /* the same, while a sync is under way, or after it failed */
+    struct file_writes *writes; /* what the writer knows of it */
 };
 
 /* An operation of bp_get_start. */
@@ -180,9 +199,10 @@ struct bp_session {
     uint32_t number;
 
     _Alignas(LINE) struct channel *channel;
-    unsigned node;
+    unsigned node;   /* whose memory it gets; follows the thread (session_node) unless it is fixed */
+    bool node_fixed; /* by an option, or for the length of a restore */
     struct node_magazine nodes;
-    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    slim_lock magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
 
@@ -255,8 +275,12 @@ struct bp_pool {
     struct frame *frame;
     struct frame_cold *cold;
     char *base;
-    uint32_t frames_total;
-    _Atomic uint32_t batch; /* frames that a session evicts or takes at once; written under the lock */
+    uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
+    _Atomic uint32_t frames_limit; /* that the budget allows now */
+    _Atomic uint64_t memory;       /* the budget; written by who resizes */
+    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
+    _Atomic uint32_t resizing;     /* futex: somebody does */
+    _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -266,6 +290,7 @@ struct bp_pool {
     struct policy_sizes sizes;
     struct topology topology;
     char io_reason[120], io_remedy[120];
+    char direct_reason[120]; /* of the last file that was to be direct and is not; under the lock */
     uint64_t memory_machine;
 
     uint64_t watchdog_ns; /* 0: none */
@@ -300,6 +325,11 @@ struct bp_pool {
     unsigned channels_max;
 
     _Alignas(LINE) struct recording recording;
+
+    struct frame_dirty *dirty;     /* by head */
+    pthread_mutex_t writer_lock;   /* of the making of it; outermost */
+    struct writer *_Atomic writer; /* from the first file on that is opened for writing */
+    _Alignas(LINE) _Atomic uint64_t dirty_pages;
 };
 
 /* Pages entered into the index, or taken out of it. relaxed: a count, nothing is ordered by it */
@@ -335,6 +365,18 @@ static inline unsigned file_number(const bp_file *file)
 static inline uint32_t batch_of(const bp_pool *pool)
 {
     return atomic_load_explicit(&pool->batch, memory_order_relaxed);
+}
+
+/* relaxed: who reads an old one is off by what a resize has just begun to change */
+static inline uint32_t frames_limit(const bp_pool *pool)
+{
+    return atomic_load_explicit(&pool->frames_limit, memory_order_relaxed);
+}
+
+/* Pages that may be dirty: more are written in the background. */
+static inline uint64_t dirty_target(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_target / 100;
 }
 
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
@@ -487,6 +529,8 @@ void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
  * names the slot in vain is made again, plain). 0, or what the first ring answered that could not let go; retry.
  */
 int bpi_channels_unregister(bp_pool *, unsigned slab);
+/* Registrations of slabs, summed over channels. */
+uint64_t bpi_channels_registered(bp_pool *);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
  * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be
@@ -520,6 +564,13 @@ void bpi_step_end(bp_session *);
 void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline_ns);
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
+/*
+ * Until the word moves that keeps us from latching it, or a little while: look again. And what the caller says when the
+ * deadline is over.
+ */
+void bpi_latch_wait(bp_session *, const struct target *, uint64_t deadline_ns);
+int bpi_latch_give_up(bp_session *, bp_file *, uint64_t page, uint32_t head);
+int bpi_frames_give_up(bp_session *);
 /* The pin of a finished read becomes the latch wanted. 0, -EAGAIN: it could not, and the pin is gone. */
 int bpi_settle_mode(bp_session *, bp_file *, uint64_t page, enum bp_mode, uint32_t head);
 /* Refresh the size of a file; BP_EOF if page still lies past the end. */
@@ -527,6 +578,12 @@ int bpi_file_reaches(bp_file *, uint64_t page);
 
 /* A read of extents that are in the index goes into the channel's queue; a[]: one for each of them. */
 void bpi_read_queue(bp_session *, bp_file *, uint64_t page, struct read *, const struct arrival a[]);
+
+/*
+ * Frames for an extent of this order; of a lower one, in *order, where that cannot be had. 0; -EAGAIN: none now; or an
+ * error.
+ */
+int bpi_frames_for(bp_session *, bp_file *, unsigned *order, uint32_t *head);
 
 /* ---- run.c ---- */
 #define READ_RUN_PAGES 64u
@@ -555,6 +612,8 @@ void bpi_read_abandon(struct read *, bp_session *);
 uint32_t bpi_examine(const bp_session *, const bp_file *, uint64_t page, uint32_t frame, uint32_t *head,
                      uint64_t *seen);
 int bpi_get_slow(bp_session *, bp_file *, const uint64_t page[], unsigned n, enum bp_mode, struct bp_ref[]);
+/* Of an exclusive ref: let go, changed or not. */
+void bpi_put_exclusive(struct bp_ref *, bool dirty);
 
 /* Its extent's first frame. */
 static inline uint32_t ref_head(const bp_session *s, const struct bp_ref *ref)
@@ -630,7 +689,16 @@ static inline void ahead_check(bp_session *s)
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
-int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+int bpi_frame_take_slow(bp_session *, unsigned order, uint32_t *frame);
+/* The same; what was taken ahead for a group comes first. */
+static inline int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+{
+    if (order || !s->spare_frames)
+        return bpi_frame_take_slow(s, order, frame);
+    *frame = s->spare_frame[--s->spare_frames];
+    return 0;
+}
+
 /*
  * A file at its ceiling: a frame from one of its own cold pages. false: none was found in a bounded search, or it may take
  * others'.
@@ -640,6 +708,10 @@ bool bpi_evict_own(bp_session *, bp_file *, uint32_t *frame);
 void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
 void bpi_magazine_flush(bp_session *);
+/* Of all sessions. */
+void bpi_magazines_flush(bp_pool *);
+/* This very extent goes, whose word was `seen`, unless somebody has it; its frames go home. */
+bool bpi_evict_this(bp_session *, uint32_t head, uint64_t seen);
 /* Pages that came, published and pinned by this session: into the queues. */
 void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 /* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */
@@ -654,6 +726,11 @@ void bpi_describe_holders(bp_pool *, char *text, size_t size);
  * changed. The lock of the session's magazine is held.
  */
 int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
+
+/* ---- resize.c ---- */
+#define FRAMES_MIN 16u /* of a pool */
+/* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
+uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
 
 /* ---- compact.c ---- */
 /*
@@ -673,6 +750,40 @@ void bpi_turn_end(bp_session *);
 bool bpi_aside_take(bp_session *, uint32_t *frame);
 /* Something was released: the first of those who wait looks again. */
 void bpi_turn_call(bp_pool *);
+/* Complete all reads that have ended. */
+void bpi_reap_everywhere(bp_session *);
+
+/* ---- write.c ---- */
+/* An extent that the caller has latched exclusively is not going to be written: before it is unbound. */
+void bpi_dirty_forget(bp_file *, uint32_t head);
+/*
+ * What is known of the changes of a dirty extent that is copied to other frames: there as well, before the index leads
+ * there. And gone from those that have lost it and were unbound.
+ */
+void bpi_dirty_copy(bp_pool *, uint32_t from, uint32_t to);
+void bpi_dirty_clear(bp_pool *, uint32_t head);
+/* The end of a file as far as its changes go, bytes; 0 if it is not written. */
+static inline uint64_t file_end(const bp_file *file)
+{
+    return atomic_load_explicit(&file->end, memory_order_relaxed);
+}
+
+/* ---- writeback.c ---- */
+/* The thread that writes, and what it knows of a file, before the file can be used. */
+int bpi_writer_open(bp_pool *);
+int bpi_writer_file(bp_file *);
+/* All files are closed. -ETIMEDOUT: the device does not answer. */
+int bpi_writer_close(bp_pool *);
+/* Eviction met what is dirty: write some of it. More than the target is dirty. */
+void bpi_write_ask(bp_pool *);
+void bpi_write_target(bp_pool *);
+/* "; 12 of these frames dirty, ..." and why they are not written; nothing if nothing is dirty. */
+void bpi_write_describe(bp_pool *, char *text, size_t size);
+void bpi_write_stats(bp_pool *, struct bp_stats *);
+/* Last close of a file that was opened for writing: all of it is on disk, or given up, and no write of it under way. */
+int bpi_write_finish(bp_file *, struct bp_error *);
+/* It is not closed after all. */
+void bpi_write_resume(bp_file *);
 
 /* ---- async.c ---- */
 /* Hand operations whose read is over to their sessions. The lock of the read's channel is held. */
@@ -687,9 +798,20 @@ static inline bool bpi_forked(const bp_session *s)
     return unlikely(!s->frame);
 }
 bool bpi_pool_forked(const bp_pool *);
+/* Node of a session: where its thread runs now, a few instructions. For who is about to take frames. */
+static inline unsigned session_node(bp_session *s)
+{
+    if (!s->node_fixed)
+        s->node = bpi_topology_here(&s->pool->topology);
+    return s->node;
+}
+/* A pool with options.strict: 0, or what cannot be had, with options.error set. */
+int bpi_pool_insist(bp_pool *);
 /* The number of sessions has changed: what each may have in stock. pool.lock is held, or nobody else is there. */
 void bpi_pool_share_out(bp_pool *);
-/* Drop everything of a file. -EBUSY: pinned extents, nothing dropped (count in *pinned). */
+/* An extent goes, dirty or not, or only if it is not; false: not yet, look at the index again. May wait a little. */
+bool bpi_extent_drop(bp_file *, const struct index_item *, bool dirty);
+/* Drop everything of a file, dirty or not. -EBUSY: pinned extents, nothing dropped (count in *pinned). */
 int bpi_file_drop(bp_file *, uint64_t *pinned);
 
 #endif

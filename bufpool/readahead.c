@@ -26,7 +26,7 @@ void bpi_ahead_measured(bp_pool *pool, uint64_t ns)
 
 static uint32_t window_most(const bp_pool *pool)
 {
-    uint32_t share = pool->frames_total / WINDOW_SHARE;
+    uint32_t share = frames_limit(pool) / WINDOW_SHARE;
 
     return share < 1 ? 1 : share < WINDOW_MOST ? share : WINDOW_MOST;
 }
@@ -52,6 +52,8 @@ unsigned bpi_ahead_order(const bp_file *file, uint64_t pages)
 
     order = order > EXTENTS_LOG2 ? order - EXTENTS_LOG2 : 0;
     order = order < file->stream_order ? order : file->stream_order;
+    while (order && 1u << order > frames_limit(file->pool) / WINDOW_SHARE)
+        order--;
     return order > file->order ? order : file->order;
 }
 
@@ -184,7 +186,7 @@ void bpi_ahead_look(bp_session *s, bp_file *file, uint64_t page)
     for (unsigned i = 0; i < RUN_STEPS && at && page - at < RUN_LEAST; i++) {
         struct target t;
 
-        if (!is_present(s, file, at - 1, &end, &t) || !is_recent(s, &t))
+        if (!is_present(s, file, at - 1, &end, &t) || t.seen & FRAME_AHEAD || !is_recent(s, &t))
             return;
         at = (at - 1) & ~extent_mask(frame_order(t.seen));
     }
@@ -215,6 +217,17 @@ static struct ahead_stream *find_stream(bp_file *file, uint64_t page, uint64_t g
             return &file->stream[i];
     }
     return NULL;
+}
+
+/* Streams that went on within the last second, this one too: they share what one may have. */
+static unsigned count_streams(const bp_file *file, uint64_t now)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < AHEAD_STREAMS; i++)
+        n += atomic_load_explicit(&file->stream[i].next, memory_order_relaxed) &&
+             now - atomic_load_explicit(&file->stream[i].since_ns, memory_order_relaxed) < 1000 * NS_PER_MS;
+    return n ? n : 1;
 }
 
 /* One to be forgotten: that which has not gone on for longest. */
@@ -265,11 +278,15 @@ void bpi_ahead_go(bp_session *s)
     uint64_t limit = page + 2 * (uint64_t)WINDOW_MOST;
     struct ahead_stream *stream;
     uint64_t gap, last, now;
-    uint32_t window;
+    uint32_t window, share;
+    struct target t;
     unsigned order;
 
     s->ahead_file = NULL;
     if (s->reserved_count || s->turn_kept || s->frugal) /* its frames are for its own misses */
+        return;
+    /* who comes to what was read ahead, and not by what lies before it, reads at random */
+    if (page && (!is_present(s, file, page - 1, &last, &t) || t.seen & FRAME_AHEAD))
         return;
     gap = find_gap(s, file, page, limit < pages ? limit : pages);
     if (gap >= limit || gap >= pages)
@@ -277,8 +294,11 @@ void bpi_ahead_go(bp_session *s)
     now = bpi_now_ns();
     stream = find_stream(file, page, gap);
     window = choose_window(s->pool, stream, page, gap, now);
+    share = window_most(s->pool) / count_streams(file, now);
     if (!window)
         return;
+    if (window > share)
+        window = share > WINDOW_FIRST ? share : WINDOW_FIRST;
     order = bpi_ahead_order(file, window);
     last = (gap + window - 1) | extent_mask(order); /* extents of the next one begin where they may be large */
     if (last >= pages)

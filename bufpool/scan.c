@@ -179,7 +179,7 @@ static uint64_t held_run(bp_scan *scan, uint64_t page, uint64_t last, struct pie
 static uint64_t pinned_span(bp_scan *scan, uint64_t page, uint64_t last, struct pieces *p)
 {
     bp_session *s = scan->s;
-    uint64_t most = s->frames_total / SCAN_SHARE;
+    uint64_t most = frames_limit(s->pool) / SCAN_SHARE;
     uint64_t count = 0;
     unsigned n;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files: opening for reading, with direct I/O where it works.
+ * Files: opening for reading or for both, with direct I/O where it works.
  *
  * What kind of thing a path is gets asked before it is opened, since opening alone has effects: it blocks at a pipe
  * (and lets the writer go on), rewinds a tape, takes a terminal. It is asked again of the descriptor, which is
@@ -60,16 +60,36 @@ static int check_kind(mode_t mode, const char *path, char *why, size_t size)
     return S_ISDIR(mode) ? -EISDIR : -EINVAL;
 }
 
-static int open_read_only(const char *path)
+/* access: O_RDONLY, O_RDWR, or O_RDWR | O_CREAT */
+static int open_as(const char *path, int access)
 {
     int fd;
 
     for (unsigned i = 0; i < EINTR_MAX; i++) {
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        fd = open(path, access | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
         if (fd >= 0 || errno != EINTR)
             break;
     }
     return fd;
+}
+
+/* A file that was made is there after a crash only if its directory says so. 0 or a negative errno. */
+static int sync_directory(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *name = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    int rc = 0;
+    int fd;
+
+    if (!name)
+        return -ENOMEM;
+    fd = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) < 0)
+        rc = errno == EINVAL ? 0 : -errno; /* EINVAL: a file system that has no such thing */
+    if (fd >= 0)
+        close(fd);
+    free(name);
+    return rc;
 }
 
 /* Unit of direct I/O by statx: 0 if it says that there is none, UINT32_MAX if it does not say. */
@@ -140,19 +160,23 @@ static int blocking_on(int fd)
     return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? -errno : 0;
 }
 
-int bpi_io_file_open(struct io_file *file, const char *path, enum io_direct direct, char *why, size_t size)
+static int open_file(struct io_file *file, const char *path, int access, enum io_direct direct, char *why, size_t size)
 {
+    bool make = false;
     struct stat st;
-    int rc;
+    int rc = 0;
 
     *file = (struct io_file){.fd = -1, .align = 1};
     say(why, size, "%s", "");
-    if (stat(path, &st) < 0)
+    if (stat(path, &st) == 0)
+        rc = check_kind(st.st_mode, path, why, size);
+    else if (errno == ENOENT && access & O_CREAT)
+        make = true;
+    else
         return say_errno(why, size, "cannot be opened", errno, path);
-    rc = check_kind(st.st_mode, path, why, size);
     if (rc)
         return rc;
-    file->fd = open_read_only(path);
+    file->fd = open_as(path, access);
     if (file->fd < 0)
         return say_errno(why, size, "cannot be opened", errno, path);
     if (fstat(file->fd, &st) < 0) {
@@ -167,6 +191,11 @@ int bpi_io_file_open(struct io_file *file, const char *path, enum io_direct dire
         say_errno(why, size, "cannot be set to blocking", -rc, path);
         goto out;
     }
+    rc = make ? sync_directory(path) : 0;
+    if (rc) {
+        say_errno(why, size, "was made, but its directory cannot be synced", -rc, path);
+        goto out;
+    }
     file->dev = st.st_dev;
     file->ino = st.st_ino;
     if (direct != IO_DIRECT_OFF)
@@ -179,6 +208,17 @@ out:
     return rc;
 }
 
+int bpi_io_file_open(struct io_file *file, const char *path, enum io_direct direct, char *why, size_t size)
+{
+    return open_file(file, path, O_RDONLY, direct, why, size);
+}
+
+int bpi_io_file_open_write(struct io_file *file, const char *path, bool create, enum io_direct direct, char *why,
+                           size_t size)
+{
+    return open_file(file, path, create ? O_RDWR | O_CREAT : O_RDWR, direct, why, size);
+}
+
 void bpi_io_file_null(struct io_file *file, uint64_t bytes, uint64_t number)
 {
     *file = (struct io_file){.fd = -1, .align = 1, .dev = UINT64_MAX, .ino = number, .null_bytes = bytes};
@@ -187,7 +227,7 @@ void bpi_io_file_null(struct io_file *file, uint64_t bytes, uint64_t number)
 void bpi_io_file_close(struct io_file *file)
 {
     if (file->fd >= 0)
-        close(file->fd); /* nothing was written, so there is nothing to be told */
+        close(file->fd); /* what was written was synced, or given up, before: there is nothing to be told */
     file->fd = -1;
 }
 
@@ -205,4 +245,15 @@ int bpi_io_file_size(const struct io_file *file, uint64_t *bytes)
         return ioctl(file->fd, BLKGETSIZE64, bytes) < 0 ? -errno : 0;
     *bytes = (uint64_t)st.st_size;
     return 0;
+}
+
+int bpi_io_file_truncate(const struct io_file *file, uint64_t bytes)
+{
+    for (unsigned i = 0; i < EINTR_MAX; i++) {
+        if (ftruncate(file->fd, (off_t)bytes) == 0)
+            return 0;
+        if (errno != EINTR)
+            break;
+    }
+    return -errno;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * I/O: files, and channels through which reads go.
+ * I/O: files, and channels through which reads, writes and syncs go.
  *
  * A channel is a ring (io/uring.c) or its stand-in (io/psync.c: a queue served by pread). Requests are the
  * caller's memory; from submit until reap hands them out they belong to the channel. Whoever waits for a
@@ -59,24 +59,38 @@ int bpi_io_file_open(struct io_file *, const char *path, enum io_direct, char *w
  * tells it from other null files. Nothing can fail.
  */
 void bpi_io_file_null(struct io_file *, uint64_t bytes, uint64_t number);
-/* No read of it may be under way. May be called twice. */
+/*
+ * The same for reading and writing; create: a regular file that is not there is made (mode 0666 less the umask), and
+ * the directory is synced so that it stays. -EACCES, -EROFS, -ETXTBSY, ...: what open(2) or that sync answered.
+ */
+int bpi_io_file_open_write(struct io_file *, const char *path, bool create, enum io_direct, char *why, size_t size);
+/* No request for it may be under way. May be called twice. */
 void bpi_io_file_close(struct io_file *);
 /* Size now, in bytes; block devices too. 0 or a negative errno. */
 int bpi_io_file_size(const struct io_file *, uint64_t *bytes);
+/* Cut it off, or let it grow by a hole. No write to what goes may be under way. 0 or a negative errno. */
+int bpi_io_file_truncate(const struct io_file *, uint64_t bytes);
 
 /* ---- requests ---- */
 
 #define IO_BUFFER_NONE UINT32_MAX
 
+/*
+ * IO_SYNC: what was written by requests that were reaped before this one was submitted is durable, and so is the size of
+ * the file; result 0 or a negative errno. offset, to and bytes are not looked at.
+ */
+enum io_op { IO_READ, IO_WRITE, IO_SYNC };
+
 struct io_request {
     const struct io_file *file; /* stays open until the request is reaped */
     uint64_t offset;            /* bytes; at most INT64_MAX */
-    void *to;                   /* stays valid until the request is reaped */
+    void *to;                   /* stays valid until the request is reaped; a write's data, which it does not change */
     uint32_t bytes;
     uint32_t buffer;         /* registered buffer that `to` lies in, or IO_BUFFER_NONE */
     uint32_t file_slot;      /* that the file is registered in, plus 1; 0: none */
-    int32_t result;          /* when reaped: bytes read (0: end of file), or a negative errno */
+    int32_t result;          /* when reaped: bytes read (0: end of file) or written, or a negative errno */
     struct io_request *next; /* the channel's while it has the request */
+    uint8_t op;              /* enum io_op; 0 reads */
 };
 
 /* ---- channels ---- */

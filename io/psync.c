@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A channel over pread, for where io_uring is not to be had.
+ * A channel over pread and pwrite, for where io_uring is not to be had.
  *
  * There is nobody but us to do the reading. So whoever waits takes a queued request, its own or another's, and reads
  * it: the plain miss costs one pread and no hand-over between threads. Requests that nobody is going to wait for
@@ -106,12 +106,25 @@ static struct io_request *pop_back(struct psync *p)
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-static int32_t read_request(const struct io_request *r)
+static ssize_t call_for(const struct io_request *r)
+{
+    switch ((enum io_op)r->op) {
+    case IO_WRITE:
+        return pwrite(r->file->fd, r->to, r->bytes, (off_t)r->offset);
+    case IO_SYNC:
+        return fdatasync(r->file->fd);
+    case IO_READ:
+        break;
+    }
+    return pread(r->file->fd, r->to, r->bytes, (off_t)r->offset);
+}
+
+static int32_t do_request(const struct io_request *r)
 {
     ssize_t n = -1;
 
     for (unsigned i = 0; i <= EINTR_MAX; i++) {
-        n = pread(r->file->fd, r->to, r->bytes, (off_t)r->offset);
+        n = call_for(r);
         if (n >= 0 || errno != EINTR)
             break;
     }
@@ -138,12 +151,12 @@ static void finish(struct psync *p, struct io_request *r)
     wake_waiters(p);
 }
 
-/* Read one request, which is in no queue, and put it among the finished. Lock held before and after, not meanwhile. */
+/* Do one request, which is in no queue, and put it among the finished. Lock held before and after, not meanwhile. */
 static void serve(struct psync *p, struct io_request *r)
 {
     p->running++;
     pthread_mutex_unlock(&p->lock);
-    r->result = read_request(r);
+    r->result = do_request(r);
     pthread_mutex_lock(&p->lock);
     p->running--;
     finish(p, r);

@@ -182,12 +182,17 @@ static void queue_fill(struct uring *u, const struct io_request *r)
     int fd = r->file_slot ? (int)r->file_slot - 1 : r->file->fd;
 
     assert(r->offset <= INT64_MAX); /* -1 would mean the file's position */
-    if (r->buffer == IO_BUFFER_NONE) {
+    assert(r->buffer == IO_BUFFER_NONE || r->buffer <= UINT16_MAX);
+    if (r->op == IO_SYNC)
+        io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+    else if (r->op == IO_WRITE && r->buffer == IO_BUFFER_NONE)
+        io_uring_prep_write(sqe, fd, r->to, r->bytes, r->offset);
+    else if (r->op == IO_WRITE)
+        io_uring_prep_write_fixed(sqe, fd, r->to, r->bytes, r->offset, (int)r->buffer);
+    else if (r->buffer == IO_BUFFER_NONE)
         io_uring_prep_read(sqe, fd, r->to, r->bytes, r->offset);
-    } else {
-        assert(r->buffer <= UINT16_MAX);
+    else
         io_uring_prep_read_fixed(sqe, fd, r->to, r->bytes, r->offset, (int)r->buffer);
-    }
     if (r->file_slot)
         io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, (uint64_t)(uintptr_t)r);

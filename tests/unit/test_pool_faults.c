@@ -36,7 +36,7 @@ static bp_pool *open_faulty(uint64_t memory, const struct fault_plan *plan, uint
 
 static bp_file *open_as(bp_pool *pool, const char *path, uint32_t extent_bytes, enum bp_choice direct)
 {
-    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .direct = direct};
+    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .direct = direct, .readahead = BP_OFF};
     bp_file *file = NULL;
 
     cr_assert_eq(bp_file_open(pool, path, &o, &file), 0);
