@@ -541,9 +541,10 @@ static bool spare(struct seat *t, struct search *h, enum queue_name q, uint32_t 
 static bool is_expected(const struct policy *p, uint32_t head, uint64_t seen)
 {
     uint64_t ticks = atomic_load_explicit(&p->misses, memory_order_relaxed) >> p->clock_shift;
-    uint64_t since = (uint32_t)ticks - stamp_of(p, head);
+    int32_t since =
+        (int32_t)((uint32_t)ticks - stamp_of(p, head)); /* sessions' misses come into the clock some later */
 
-    return (uint64_t)(uint32_t)since << (p->clock_shift + frame_order(seen)) <= p->size / EXPECTED_SHARE;
+    return since < 0 || (uint64_t)since << (p->clock_shift + frame_order(seen)) <= p->size / EXPECTED_SHARE;
 }
 
 /* Up to `most` entries of a queue: the cold ones are victims. */

@@ -171,11 +171,12 @@ int bp_prefetch(bp_session *s, bp_file *file, uint64_t first, uint64_t count)
 static bool is_recent(const bp_session *s, const struct target *t)
 {
     const struct policy *p = s->seat.policy;
-    uint64_t now = atomic_load_explicit(&p->misses, memory_order_relaxed) + s->seat.misses;
+    uint64_t now = atomic_load_explicit(&p->misses, memory_order_relaxed); /* a stamp may be a little newer */
     uint32_t stamp = atomic_load_explicit(&p->cold[t->head].stamp, memory_order_relaxed);
     uint64_t least = p->size / RUN_SHARE > RUN_STEPS ? p->size / RUN_SHARE : RUN_STEPS;
 
-    return t->seen & FRAME_READING || (uint32_t)((now >> p->clock_shift) - stamp) <= (least >> p->clock_shift) + 1;
+    return t->seen & FRAME_READING ||
+           (int32_t)((uint32_t)(now >> p->clock_shift) - stamp) <= (int32_t)(least >> p->clock_shift) + 1;
 }
 
 void bpi_ahead_look(bp_session *s, bp_file *file, uint64_t page)
