@@ -303,7 +303,7 @@ static void failed(struct writer *w, struct write_op *op, int error)
     }
     counter_add(&w->write_errors, 1);
     atomic_store_explicit(&w->error, error, memory_order_relaxed);
-    file->writes->hold_until_ns = bpi_now_ns() + WRITE_HOLD_NS;
+    file->writes->failed_ns = bpi_now_ns();
     give_up(w, op, false);
     bpi_write_tell(w, file, first, last, error, false);
 }
@@ -343,7 +343,7 @@ static void refuse(struct writer *w, bp_file *file, int error)
         w->batch[i] = NULL;
         give_up(w, op, false);
     }
-    file->writes->hold_until_ns = bpi_now_ns() + WRITE_HOLD_NS;
+    file->writes->failed_ns = bpi_now_ns();
     bpi_write_tell(w, file, 0, UINT64_MAX, error, true);
 }
 
@@ -452,6 +452,7 @@ static void written(struct writer *w, struct write_op *op)
     uint64_t page = op->page;
 
     file->writes->written = true;
+    file->writes->failed_ns = 0;
     bpi_damage_heal(file, page, op->pages); /* a device that could not read them has new ones in their place */
     since_raise(&file->unsynced, atomic_load_explicit(&op->since, memory_order_relaxed));
     for (unsigned i = 0; i < op->parts; i++) {
@@ -483,6 +484,7 @@ static void answered(struct writer *w, struct write_op *op)
     int32_t result = op->io.result;
     uint32_t keep;
 
+    SYNC_POINT("write:answer");
     if (result < 0 && heals(result) && op->retries < RETRIES_MAX) {
         again_after(w, op, RETRY_NS << op->retries++);
         return;
