@@ -178,6 +178,8 @@ static int open_memory(bp_pool *pool)
         return -ENOTSUP;
     bpi_pool_share_out(pool);
     pool->dirty_target = frames * o->dirty_target / 100;
+    pool->dirty_trigger = frames * o->dirty_trigger / 100;
+    pool->dirty_slow = (pool->dirty_target + pool->dirty_trigger) / 2;
     rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
     if (rc)
         return rc;

@@ -20,11 +20,11 @@
 
 #include "bufpool/writeback.h"
 
-#define DEPTH       (2 * WRITES_MAX) /* of the channel: and syncs */
-#define SWEEP_MOST  64u              /* writes begun for the background before anything else is looked at */
-#define BUSY_NS     NS_PER_MS        /* between looks at what is held exclusively: puts need not tell us */
-#define IDLE_NS     (500 * NS_PER_MS)
-#define SLICE_NS    (100 * NS_PER_MS) /* those who wait look whether anything goes on */
+#define DEPTH      (2 * WRITES_MAX) /* of the channel: and syncs */
+#define SWEEP_MOST 64u              /* writes begun for the background before anything else is looked at */
+#define BUSY_NS    NS_PER_MS        /* between looks at what is held exclusively: puts need not tell us */
+#define IDLE_NS    (500 * NS_PER_MS)
+#define SLICE_NS   (100 * NS_PER_MS) /* those who wait look whether anything goes on */
 
 static struct writer *writer_of(bp_pool *pool)
 {

@@ -92,12 +92,11 @@ struct write_request {
     _Atomic uint32_t done; /* futex */
 };
 
-#define WRITER_COUNTERS(X)                                                                               \
-    X(writes)                                                                                            \
-    X(write_bytes)                                                                                       \
-    X(write_extents)                                                                                     \
-    X(write_stale) X(write_errors) X(write_retries) X(write_asked) X(log_flushes) X(log_errors) X(syncs) \
-        X(sync_errors)
+#define WRITER_COUNTERS(X) \
+    X(writes)              \
+    X(write_bytes)         \
+    X(write_extents)       \
+    X(write_stale) X(write_errors) X(write_retries) X(write_asked) X(log_flushes) X(log_errors) X(syncs) X(sync_errors)
 
 struct writer {
     bp_pool *pool;
@@ -119,6 +118,7 @@ struct writer {
     bool sweeping;        /* from above the target down to well below it */
     unsigned batch_count; /* of these, not yet submitted */
     struct write_op *batch[WRITE_BATCH];
+    bool cleaned;       /* something, since those who wait were told */
     unsigned submitted; /* requests in the channel, syncs too */
     char *buffer;       /* frames of the pool */
     uint32_t buffer_frame;

@@ -464,7 +464,7 @@ static void written(struct writer *w, struct write_op *op)
     counter_add(&w->write_extents, op->parts);
     atomic_store_explicit(&w->error, 0, memory_order_relaxed);
     op_end(w, op);
-    bpi_release_notify(w->pool);
+    w->cleaned = true;
 }
 
 static bool heals(int error)
@@ -508,6 +508,16 @@ static void answered(struct writer *w, struct write_op *op)
     again_after(w, op, 0);
 }
 
+/* Less is dirty: for who wants a frame, and for who wants to make it more. */
+static void tell_waiting(bp_pool *pool)
+{
+    bpi_release_notify(pool);
+    if (!atomic_load_explicit(&pool->stopped, memory_order_seq_cst))
+        return;
+    atomic_fetch_add_explicit(&pool->cleaned, 1, memory_order_seq_cst);
+    bpi_futex_wake(&pool->cleaned, INT32_MAX);
+}
+
 void bpi_write_reaped(struct writer *w, struct io_request *const done[], unsigned n)
 {
     w->submitted -= n;
@@ -517,4 +527,7 @@ void bpi_write_reaped(struct writer *w, struct io_request *const done[], unsigne
         else
             answered(w, (struct write_op *)done[i]);
     }
+    if (w->cleaned)
+        tell_waiting(w->pool);
+    w->cleaned = false;
 }

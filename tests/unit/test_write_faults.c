@@ -282,12 +282,19 @@ Test(write_faults, everything_dirty_and_no_log)
     struct data_file d = data_file_make(600 * 4096);
     _Atomic bool refuses = true;
     struct bp_file_options o = {.flush_log = refuse_log, .ctx = (void *)&refuses};
-    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 400);
-    bp_session *s = open_session(pool, "s");
-    bp_file *file = open_written(pool, d.path, o);
+    struct bp_pool_options po = {.size = sizeof(po), .memory = 1 << 20, .wait_ms = 400, .dirty_trigger = 90};
+    bp_session *s;
+    bp_file *file;
+    bp_pool *pool;
     struct bp_ref ref;
+    struct bp_ref held;
     uint64_t page = 0;
     int rc = 0;
+
+    cr_assert_eq(bp_pool_open(&po, &pool), 0);
+    s = open_session(pool, "s");
+    file = open_written(pool, d.path, o);
+    cr_assert_eq(bp_get(s, file, 590, BP_SHARED, &held), 0); /* who holds something is not stopped before the end */
 
     while (!rc && page < d.pages) {
         rc = bp_create(s, file, page, 0, &ref);
@@ -300,9 +307,59 @@ Test(write_faults, everything_dirty_and_no_log)
     cr_expect_eq(rc, -EBUSY, "%lu pages: %d", (unsigned long)page, rc);
     cr_expect(strstr(bp_session_error(s), "the log cannot be flushed: Read-only file system"), "%s",
               bp_session_error(s));
+    cr_expect_gt(stat_of(pool, "dirty_overshoot"), 0u);
+    bp_put(&held);
     refuses = false;
     change(s, file, &d, 599, 1, 1000);
     cr_expect_eq(bp_sync(s, file), 0, "%s", bp_session_error(s));
+    cr_expect_eq(bp_session_close(s), 0);
+    close_all(pool);
+    cr_expect(on_disk(&d));
+    data_file_remove(&d);
+}
+
+/* Nothing can be written: those who change pages are stopped at the trigger, those who read are not. */
+Test(write_faults, stopped_at_the_trigger)
+{
+    struct data_file d = data_file_make(600 * 4096);
+    _Atomic bool refuses = true;
+    struct bp_file_options o = {.flush_log = refuse_log, .ctx = (void *)&refuses};
+    bp_pool *pool = open_pool(1 << 20, BP_IO_TRY, 150);
+    bp_session *s = open_session(pool, "s");
+    bp_file *file = open_written(pool, d.path, o);
+    uint64_t trigger = stat_of(pool, "frames_total") * 40 / 100;
+    struct bp_event event;
+    struct bp_view view;
+    struct bp_ref ref;
+    uint64_t page = 0;
+    int rc = 0;
+
+    for (; !(rc = bp_get(s, file, page, BP_EXCLUSIVE, &ref)); page++) {
+        memset(d.content + page * 4096, (int)page, 4096);
+        memset(ref.data, (int)page, 4096);
+        bp_put_dirty(&ref, page + 1);
+    }
+    cr_expect_eq(rc, -EBUSY);
+    cr_expect_eq(page, trigger + 1);
+    cr_expect(strstr(bp_session_error(s), "dirty_trigger") && strstr(bp_session_error(s), "log cannot be flushed"),
+              "%s", bp_session_error(s));
+    cr_expect_eq(bp_create(s, file, 599, 0, &ref), -EBUSY);
+    cr_assert_eq(bp_read(s, file, 3, &view), 0);
+    cr_expect_eq(bp_upgrade(&view, s, file, 3, &ref), -EBUSY);
+    cr_expect_eq(bp_get_start(s, file, 3, BP_EXCLUSIVE, 0, NULL, &ref), BP_PENDING);
+    for (unsigned tries = 0; (rc = bp_poll(s, &event, 1, 100)) == 0 && tries < 50; tries++)
+        ;
+    cr_expect_eq(rc, 1);
+    cr_expect_eq(event.result, -EBUSY);
+    cr_expect_gt(stat_of(pool, "dirty_slowed"), 0u);
+    cr_expect_geq(stat_of(pool, "dirty_stopped"), 3u);
+    for (uint64_t i = 0; i < d.pages; i++) {
+        cr_assert_eq(bp_get(s, file, i, BP_SHARED, &ref), 0, "%s", bp_session_error(s));
+        cr_assert(data_page_ok(&d, i, ref.data));
+        bp_put(&ref);
+    }
+    refuses = false;
+    change(s, file, &d, 599, 1, 1000);
     cr_expect_eq(bp_session_close(s), 0);
     close_all(pool);
     cr_expect(on_disk(&d));

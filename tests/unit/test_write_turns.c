@@ -13,7 +13,10 @@ static struct scene written_scene(struct bp_file_options o)
 {
     struct scene c = {.data = data_file_make(600 * 4096)};
 
-    c.pool = open_pool(1 << 20, BP_IO_TRY, 5000);
+    struct bp_pool_options po = {
+        .size = sizeof(po), .memory = 1 << 20, .wait_ms = 5000, .dirty_target = 10, .dirty_trigger = 90};
+
+    cr_assert_eq(bp_pool_open(&po, &c.pool), 0);
     c.s = open_session(c.pool, "director");
     o.size = sizeof(o);
     o.write = true;
