@@ -272,7 +272,7 @@ static void attach(struct operation *op)
     bool attached;
 
     s->waiting++;
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     /* completion clears READING before it takes this lock to empty the list: what we add while it is set will be found
      */
     attached = frame_load(&s->frame[op->head]) & FRAME_READING;
@@ -281,7 +281,7 @@ static void attach(struct operation *op)
         op->next = r->waiting;
         r->waiting = op;
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     if (attached) {
         if (ch != s->channel) {
             watch_foreign(s, ch);
@@ -302,14 +302,14 @@ static bool detach(struct operation *op)
     struct operation **at;
     bool found;
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     at = &read_of(op->session->pool, ch, op->head)->waiting;
     while (*at && *at != op)
         at = &(*at)->next;
     found = *at == op && atomic_load_explicit(&op->state, memory_order_relaxed) == OPERATION_WAITING;
     if (found)
         *at = op->next;
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return found;
 }
 
@@ -573,8 +573,8 @@ static void wait_for_pushers(bp_pool *pool)
     for (unsigned i = 0; i < count; i++) {
         struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
 
-        pthread_mutex_lock(&ch->lock);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_take(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
 }
 

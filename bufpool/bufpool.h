@@ -134,6 +134,15 @@ enum bp_io {
 enum bp_policy { BP_POLICY_AUTO = 0, BP_POLICY_RECENT = 1, BP_POLICY_STABLE = 2 };
 
 /*
+ * Which NUMA node's memory a session gets. `nodes` names nodes by the system's numbers, a bit each (up to 63).
+ *   LOCAL       of the node its thread runs on, or if nodes are named of the nearest of those; others when that has no more
+ *   INTERLEAVE  of the nodes named (0: all) in turn; others when these have no more
+ *   BIND        of the nearest of the nodes named, and of no others: when they have no more, pages give way
+ * What the memory of another node had to serve is counted (frames_spilled, frames_strayed).
+ */
+enum bp_place { BP_PLACE_LOCAL = 0, BP_PLACE_INTERLEAVE = 1, BP_PLACE_BIND = 2 };
+
+/*
  * Set size to sizeof(struct bp_pool_options) and everything not of interest to 0. Fields added by later
  * versions come at the end, and 0 always means the default.
  */
@@ -161,12 +170,20 @@ struct bp_pool_options {
     uint32_t sample_pages; /* pages of each of the small pools that say which policy misses less, and what other sizes
                               would do: more are more exact, each costs 1.2 KiB of memory, and every access to a page
                               of the sample some hundred instructions. Up to 8,192; 0: as suits the pool */
+    uint64_t memory_max; /* bytes that bp_pool_resize may go up to: address space for as much is reserved. 0: memory */
     /*
      * Percent of the frames, 90 at the most. When more than the target are dirty, some are written in the background; 0: 10.
      * On the way from there to the trigger, exclusive gets, creates and upgrades of files that are written are slowed, and
      * above it they wait (EBUSY at the deadline), but for sessions that hold a ref: what has begun can end; 0: 40.
      */
     uint32_t dirty_target, dirty_trigger;
+    enum bp_place place;
+    uint64_t nodes; /* see enum bp_place; 0: all. EINVAL: one of them is not there, or has no memory for this process */
+    /*
+     * Every BP_TRY is BP_ON, BP_IO_TRY is BP_IO_URING, also for the files of this pool, and memory that must not be locked
+     * for registering or must not be placed fails the open (ENOTSUP). The text names what is missing.
+     */
+    bool strict;
 };
 
 /*
@@ -184,9 +201,22 @@ BP_API BP_NODISCARD int bp_pool_open(const struct bp_pool_options *, bp_pool **)
  */
 BP_API BP_NODISCARD int bp_pool_close(bp_pool *, struct bp_error *error);
 
-/* One facility of the machine: what was asked for, what is used, why, and what would change it. */
+/*
+ * Change the budget of a pool in use, between BP_MEMORY_MIN and memory_max. More is at once allowed, and taken when it is
+ * needed. Less is given back before this returns: what lies in the memory that goes is moved elsewhere, and the coldest
+ * pages are evicted to make room; nothing that is pinned, latched, being read or dirty goes. *achieved (may be NULL) is the
+ * budget from now on, in bytes. 0; -EBUSY: some of it could not be freed in wait_ms after the last that could, *achieved
+ * says how far it came, and the pool goes on with that: retry; -EINVAL: not between the two; -ENOMEM. Several calls at once
+ * come one after the other. Thread safe.
+ */
+BP_API BP_NODISCARD int bp_pool_resize(bp_pool *, uint64_t bytes, uint64_t *achieved);
+
+/*
+ * One facility of the machine: what was asked for, what is used, why, and what would change it. "io", "registered
+ * buffers", "locked memory", "huge pages", "hugetlb", "transparent huge pages", "placement", "direct I/O", "memory".
+ */
 struct bp_cap {
-    const char *name; /* "io_uring", "registered buffers", "huge pages", ... */
+    const char *name;
     const char *asked;
     const char *got;
     char reason[120]; /* empty where got is what was asked */
@@ -194,6 +224,23 @@ struct bp_cap {
 };
 /* Fill in up to n; returns how many there are. The names and words are static. Thread safe. */
 BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
+
+/*
+ * A slab: the unit in which memory is placed on a NUMA node, populated, registered with rings, and given back. Bytes of a
+ * reserved one are address space.
+ */
+struct bp_slab {
+    const char *state;               /* "reserved", "placed" (memory in part), "populated", "draining", "leaving" */
+    const char *backing;             /* "hugetlb", "transparent", "small"; the least of its parts. "": reserved */
+    int node;                        /* the system's number of the NUMA node; -1: reserved */
+    uint32_t rings;                  /* that have registered it */
+    uint64_t bytes, populated, free; /* free: populated, and holding no page; stocks of sessions are not in it */
+};
+/*
+ * Fill in the first n; returns how many there are, free slabs of the maximum included. A snapshot slab by slab; takes some
+ * microseconds for each. Thread safe.
+ */
+BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
 #define BP_STATS_TABLE(X)                                                                      \
@@ -210,11 +257,11 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer") \
     X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                     \
     X(busy, "requests", COUNTER, "requests that ended at the deadline")                        \
-    X(memory_limit, "bytes", GAUGE, "the budget given at open")                                \
+    X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                   \
     X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
     X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
     X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
-    X(frames_total, "frames", GAUGE, "frames this pool can have")                              \
+    X(frames_total, "frames", GAUGE, "frames the budget allows")                               \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
     X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited") \
@@ -247,10 +294,12 @@ BP_API int bp_pool_caps(bp_pool *, struct bp_cap cap[], int n);
     X(log_errors, "calls", COUNTER, "of these, failed")                                        \
     X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
     X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
-    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")    \
+    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")     \
     X(dirty_stopped, "requests", COUNTER, "times one had to wait for writes, above it")        \
     X(dirty_overshoot, "requests", COUNTER, "times one went on above it, since it held refs")  \
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
+    X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")             \
+    X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")      \
     X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
 
 struct bp_stats {
@@ -443,6 +492,19 @@ BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t
 BP_API uint64_t bp_file_resident(const bp_file *);
 
 /*
+ * What of a stretch of a file is in memory, or being read, for those who draw maps: n cells of cell_pages pages each (at
+ * most 2^32 - 1), from page first on. Adds to the cells, which the caller makes zero before. One call looks at 16,384
+ * extents at most, a few milliseconds; *next, 0 at the beginning, is where to go on: call it again with the same cells
+ * until it is first + n * cell_pages. Pages that come or go meanwhile may be counted or not. EINVAL: no cells, or they
+ * reach beyond BP_PAGE_MAX. Thread safe.
+ */
+struct bp_residency {
+    uint32_t pages[BP_ORDER_MAX + 1]; /* in memory, by the order of the extent that they are in: 2^i pages */
+};
+BP_API int bp_file_residency(bp_file *, uint64_t first, uint64_t cell_pages, struct bp_residency cell[], unsigned n,
+                             uint64_t *next);
+
+/*
  * Damage. A bad page costs nobody else anything: where a read of many pages fails, or brings one that the owner refuses,
  * smaller ones are made until each page that is bad is known, and the rest is there in extents as large as can be. A page
  * that fails by itself is read again by the next who wants it; if it fails once more, its error is everybody's answer for
@@ -467,11 +529,12 @@ struct bp_session_options {
     size_t size;
     const char *label;  /* names this session in BUSY texts; copied, 31 characters kept. NULL: "session N" */
     uint32_t async_max; /* bp_get_start operations under way at the most; 0: 1,024 */
+    uint32_t home; /* NUMA node of its memory: the system's number plus 1. 0: the one its thread runs on at the time */
 };
 
 /*
- * Open a session; options may be NULL. ENOMEM, EMFILE; BP_MISMATCH: the header's inlined hits (inline.h) do not fit the
- * library. Thread safe.
+ * Open a session; options may be NULL. ENOMEM, EMFILE; EINVAL: no such node, or an option is wrong; BP_MISMATCH: the
+ * header's inlined hits (inline.h) do not fit the library. Thread safe.
  */
 BP_API BP_NODISCARD int bp_session_open(bp_pool *, const struct bp_session_options *, bp_session **);
 

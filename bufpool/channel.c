@@ -30,7 +30,6 @@ static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
     rc = ch->ops->open(CHANNEL_DEPTH, buffers, pool->options.psync_threads, &ch->io);
     if (rc)
         goto out;
-    pthread_mutex_init(&ch->lock, NULL);
     for (unsigned i = 0; i < slabs && !buffers; i++)
         atomic_init(&ch->registered[i], SLAB_PLAIN);
     for (unsigned i = CHANNEL_DEPTH; i-- > 0;) {
@@ -118,7 +117,6 @@ int bpi_channels_close(bp_pool *pool)
         for (unsigned slab = 0; slab < bpi_frames_slab_count(pool->frames); slab++)
             if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) == SLAB_REGISTERED)
                 bpi_frames_slab_unregister(pool->frames, slab);
-        pthread_mutex_destroy(&ch->lock);
         free(ch->read);
         free((void *)ch->registered);
         free(ch);
@@ -139,7 +137,7 @@ struct read *bpi_reads_take(struct channel *ch, unsigned most)
     struct read **end;
     unsigned n = 0;
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     list = ch->free;
     for (end = &list; n < most && *end; n++) {
         (*end)->waiting = NULL;
@@ -148,7 +146,7 @@ struct read *bpi_reads_take(struct channel *ch, unsigned most)
     ch->free = *end;
     *end = NULL;
     add_in_use(ch, n);
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return list;
 }
 
@@ -161,16 +159,16 @@ void bpi_reads_give(struct channel *ch, struct read *list)
         return;
     for (; last->next; last = last->next)
         n++;
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     last->next = ch->free;
     ch->free = list;
     add_in_use(ch, 0u - n);
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
 }
 
 void bpi_reads_end(struct channel *ch, struct read *const r[], unsigned n, bp_session *reaper)
 {
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     for (unsigned i = 0; i < n; i++) {
         if (r[i]->waiting)
             bpi_operations_ready(r[i]->waiting, reaper);
@@ -178,7 +176,7 @@ void bpi_reads_end(struct channel *ch, struct read *const r[], unsigned n, bp_se
         ch->free = r[i];
     }
     add_in_use(ch, 0u - n);
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
 }
 
 /*
@@ -228,7 +226,7 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
 
     if (!bpi_frames_slab_ready(pool->frames, slab))
         return SLAB_UNKNOWN; /* registering would populate the rest of it */
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     known = atomic_load_explicit(&ch->registered[slab], memory_order_relaxed);
     if (known == SLAB_UNKNOWN) {
         bpi_frames_slab_range(pool->frames, slab, &at, &bytes);
@@ -246,8 +244,23 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
         }
         atomic_store_explicit(&ch->registered[slab], known, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return known;
+}
+
+uint64_t bpi_channels_registered(bp_pool *pool)
+{
+    unsigned count = atomic_load_explicit(&pool->channel_count, memory_order_acquire);
+    uint64_t total = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
+        unsigned slabs = bpi_frames_slab_count(pool->frames);
+
+        for (unsigned k = 0; k < slabs; k++)
+            total += atomic_load_explicit(&ch->registered[k], memory_order_relaxed) == SLAB_REGISTERED;
+    }
+    return total;
 }
 
 uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
@@ -255,7 +268,7 @@ uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
     unsigned number = file_number(file);
     uint8_t known;
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     known = atomic_load_explicit(&ch->file[number], memory_order_relaxed);
     if (known == SLAB_UNKNOWN) {
         known = SLAB_PLAIN;
@@ -263,7 +276,7 @@ uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
             known = SLAB_REGISTERED;
         atomic_store_explicit(&ch->file[number], known, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return known;
 }
 
@@ -279,11 +292,11 @@ void bpi_channels_forget_file(bp_pool *pool, const bp_file *file)
     for (unsigned i = 0; i < count && number < IO_FILES_MAX; i++) {
         struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
 
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         if (atomic_load_explicit(&ch->file[number], memory_order_relaxed) == SLAB_REGISTERED)
             ch->ops->file(ch->io, number, NULL);
         atomic_store_explicit(&ch->file[number], SLAB_UNKNOWN, memory_order_relaxed);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
 }
 
@@ -291,12 +304,12 @@ void bpi_channel_refuse_buffer(struct channel *ch, uint32_t frame)
 {
     unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) == SLAB_REGISTERED) {
         slab_unregister(ch, slab);
         atomic_store_explicit(&ch->registered[slab], SLAB_PLAIN, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
 }
 
 int bpi_channels_unregister(bp_pool *pool, unsigned slab)
@@ -308,11 +321,11 @@ int bpi_channels_unregister(bp_pool *pool, unsigned slab)
         struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
         int rc;
 
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         rc = slab_unregister(ch, slab);
         if (!rc && pool->options.registered != BP_OFF)
             atomic_store_explicit(&ch->registered[slab], SLAB_UNKNOWN, memory_order_relaxed);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
         first_error = first_error ? first_error : rc;
     }
     return first_error;

@@ -91,7 +91,7 @@ static unsigned look_around(bp_pool *pool, unsigned order, struct candidate best
         uint32_t from = (uint32_t)((hand + i) % blocks) << order;
         uint32_t pages = pages_in(pool->frame, from, size);
 
-        if (pages != UINT32_MAX)
+        if (pages != UINT32_MAX && !bpi_frames_draining(pool->frames, from))
             n = remember(best, n, from, pages);
     }
     return n;

@@ -16,7 +16,7 @@
 
 static unsigned stretch_limit(const bp_pool *pool, unsigned order)
 {
-    uint32_t limit = pool->frames_total / STRETCH_SHARE >> order;
+    uint32_t limit = frames_limit(pool) / STRETCH_SHARE >> order;
 
     return limit < 1 ? 1 : limit > STRETCH_MAX ? STRETCH_MAX : limit;
 }

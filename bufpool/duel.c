@@ -310,6 +310,16 @@ size_t bpi_duel_bytes(uint32_t n, bool own)
     return mini_bytes(n) * (own ? 3 : 2);
 }
 
+/* Misses so far count as if they had been sampled at the new rate. */
+void bpi_duel_scale(struct duel *d, uint64_t pages)
+{
+    uint32_t before = d->limit;
+
+    d->limit = d->n >= pages ? 1u << SAMPLE_BITS : (uint32_t)(((uint64_t)d->n << SAMPLE_BITS) / pages);
+    if (before)
+        d->misses = (uint64_t)((double)d->misses * d->limit / before);
+}
+
 int bpi_duel_open(struct duel *d, uint64_t pages, uint32_t n, bool own)
 {
     int rc;
@@ -318,7 +328,7 @@ int bpi_duel_open(struct duel *d, uint64_t pages, uint32_t n, bool own)
     if (n > pages)
         n = (uint32_t)pages;
     d->n = n < 2 ? 2 : n > MINI_MAX ? MINI_MAX : n;
-    d->limit = d->n >= pages ? 1u << SAMPLE_BITS : (uint32_t)(((uint64_t)d->n << SAMPLE_BITS) / pages);
+    bpi_duel_scale(d, pages);
     rc = bpi_mini_open(&d->stable, d->n, false);
     if (!rc)
         rc = bpi_mini_open(&d->recent, d->n, true);

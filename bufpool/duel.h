@@ -93,6 +93,8 @@ size_t bpi_duel_bytes(uint32_t n, bool own);
 /* For a pool of `pages`; n at the most. 0 or -ENOMEM; close in any case. */
 int bpi_duel_open(struct duel *, uint64_t pages, uint32_t n, bool own);
 void bpi_duel_close(struct duel *);
+/* It stands for a pool of so many pages from now on; the small pools go on with what they hold. */
+void bpi_duel_scale(struct duel *, uint64_t pages);
 /* An access of the sample; others are passed over. ACCESS_MISSED: the third pool, if real, missed. */
 void bpi_duel_feed(struct duel *, struct access);
 /* Estimated hits in a million requests of a pool whose what-if duel this is. */

@@ -57,9 +57,17 @@ static void empty_magazine(bp_session *s)
 
 void bpi_magazine_flush(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     empty_magazine(s);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
+}
+
+void bpi_magazines_flush(bp_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    for (bp_session *s = pool->session; s; s = s->next)
+        bpi_magazine_flush(s);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 /* ---- one extent ---- */
@@ -77,7 +85,9 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
+    if (bpi_frames_draining(s->pool->frames, head))
+        bpi_frame_give(s->pool, head, order);
+    else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;
         h->found++;
     } else if (order && order == h->order && h->block == FRAME_NONE) {
@@ -177,6 +187,8 @@ static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
         prefetch_victim(s->pool, victim[i].head);
     for (int i = 0; i < n; i++) {
         if (!is_spared(h, victim[i].head) && evict_extent(h, victim[i].head, victim[i].seen, true)) {
+            if (bpi_frames_draining(s->pool->frames, victim[i].head))
+                search->rounds = 0; /* it serves nobody, so this search is longer than others, and may spare more */
             keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
         } else {
             bpi_policy_put_back(&s->seat, &victim[i]);
@@ -303,6 +315,8 @@ static bool hunt_blocks(struct hunt *h, uint32_t *frame)
             uint32_t from = (uint32_t)(hand / block % blocks) * block;
 
             h->examined += block;
+            if (bpi_frames_draining(pool->frames, from))
+                continue;
             sweep_block(h, from, from + block);
             over = hunt_over(h, frame);
         }
@@ -370,7 +384,7 @@ bool bpi_evict_own(bp_session *s, bp_file *file, uint32_t *frame)
         if (!(seen & FRAME_BOUND) || frame_id(&s->pool->frame[head]) != (file->id | item.page) ||
             !is_cold(&h, head, seen) || !evict_extent(&h, head, seen, false))
             continue;
-        if (frame_order(seen) == 0 && !found) {
+        if (frame_order(seen) == 0 && !found && !bpi_frames_draining(s->pool->frames, head)) {
             *frame = head;
             found = true;
         } else { /* larger ones go home, and are taken from there */
@@ -387,13 +401,29 @@ bool bpi_evict_own(bp_session *s, bp_file *file, uint32_t *frame)
     return found;
 }
 
+bool bpi_evict_this(bp_session *s, uint32_t head, uint64_t seen)
+{
+    struct hunt h = {.s = s, .shadows = true, .block = FRAME_NONE};
+    bool gone;
+
+    if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS)) != FRAME_BOUND)
+        return false;
+    slim_lock_take(&s->magazine_lock);
+    gone = evict_extent(&h, head, seen, false);
+    if (gone)
+        bpi_frame_give(s->pool, head, frame_order(seen));
+    counter_add(&s->count.evictions, h.extents);
+    slim_lock_give(&s->magazine_lock);
+    return gone;
+}
+
 /*
  * Shadows are bounded: over the limit, drop the oldest of one file, and go on to the next file next time. No lock: an
  * index stays one, whatever becomes of its file (R10); slots of files are used from below.
  */
 static void trim_shadows(bp_pool *pool)
 {
-    uint32_t limit = (pool->frames_total >> SHADOW_NODES_SHIFT) + SHADOW_NODES_MIN;
+    uint32_t limit = (frames_limit(pool) >> SHADOW_NODES_SHIFT) + SHADOW_NODES_MIN;
 
     if (atomic_load_explicit(&pool->nodes.shadow_only, memory_order_relaxed) <= limit)
         return;
@@ -417,9 +447,9 @@ static void raid_magazines(bp_session *me)
 
     pthread_mutex_lock(&pool->lock);
     for (bp_session *s = pool->session; s; s = s->next)
-        if (s != me && !pthread_mutex_trylock(&s->magazine_lock)) {
+        if (s != me && slim_lock_try(&s->magazine_lock)) {
             empty_magazine(s);
-            pthread_mutex_unlock(&s->magazine_lock);
+            slim_lock_give(&s->magazine_lock);
         }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -428,7 +458,7 @@ static void raid_magazines(bp_session *me)
 static int refill(bp_session *s, bool *evicted)
 {
     struct hunt h = {.s = s, .shadows = true};
-    int n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
+    int n = bpi_frames_alloc_many(s->pool->frames, session_node(s), s->magazine, batch_of(s->pool));
     uint32_t unused;
 
     if (n > 0) { /* ascending; handed out from the end, so turn them round */
@@ -456,21 +486,21 @@ static uint32_t take_ahead(bp_session *s)
     if (more > s->magazine_count)
         more = s->magazine_count;
     s->spare_frames = more;
-    while (more) /* handed out from the end as well, in the same order */
-        s->spare_frame[--more] = s->magazine[--s->magazine_count];
+    s->magazine_count -= more; /* handed out from the end as well, in the same order */
+    memcpy(s->spare_frame, &s->magazine[s->magazine_count], more * sizeof(*s->spare_frame));
     return frame;
 }
 
 void bpi_spare_frames_give(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     for (unsigned i = 0; i < s->spare_frames; i++) {
         if (s->magazine_count < MAGAZINE_FRAMES)
             s->magazine[s->magazine_count++] = s->spare_frame[i];
         else
             bpi_frame_give(s->pool, s->spare_frame[i], 0);
     }
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     s->spare_frames = 0;
     bpi_release_notify(s->pool);
 }
@@ -480,17 +510,13 @@ static int take_single(bp_session *s, uint32_t *frame)
     bool evicted = false;
     int rc = 0;
 
-    if (s->spare_frames) {
-        *frame = s->spare_frame[--s->spare_frames];
-        return 0;
-    }
     for (unsigned tries = 0; tries < 2; tries++) {
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         if (!s->magazine_count)
             rc = refill(s, &evicted);
         if (!rc)
             *frame = take_ahead(s);
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         if (rc != -EAGAIN || tries)
             break;
         raid_magazines(s);
@@ -501,18 +527,18 @@ static int take_single(bp_session *s, uint32_t *frame)
     return rc;
 }
 
-int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+int bpi_frame_take_slow(bp_session *s, unsigned order, uint32_t *frame)
 {
     struct hunt h = {.s = s, .order = order, .shadows = true};
     int rc;
 
     if (order == 0)
         return take_single(s, frame);
-    rc = bpi_frames_alloc(s->pool->frames, s->node, order, frame);
+    rc = bpi_frames_alloc(s->pool->frames, session_node(s), order, frame);
     if (rc == -ENOMEM) {
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         rc = hunt(&h, frame) ? 0 : -EAGAIN;
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
     }
     if (h.evicted)
         trim_shadows(s->pool);
@@ -521,11 +547,11 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
 
 void bpi_admit(bp_session *s, const struct arrival a[], unsigned n)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     bpi_policy_admit(&s->seat, a, n);
     if (s->seat.misses >= batch_of(s->pool))
         bpi_policy_flush(&s->seat);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
 }
 
 int bpi_nodes_reserve(bp_session *s)
@@ -538,9 +564,9 @@ int bpi_nodes_reserve(bp_session *s)
         struct hunt h = {.s = s};
         uint32_t unused;
 
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         hunt(&h, &unused);
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         trim_shadows(pool);
         rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
     }

@@ -4,6 +4,7 @@
  * reused), so an evictor that still holds a file's lock when the file's last page goes is safe.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,9 +34,9 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
         return -EINVAL;
     }
     *order = (unsigned)__builtin_ctz(bytes) - BP_PAGE_SHIFT;
-    if (*order && (1u << *order) > pool->frames_total / EXTENT_SHARE) {
+    if (*order && (1u << *order) > frames_limit(pool) / EXTENT_SHARE) {
         bpi_error_set(o->error, -EINVAL, "extent_bytes %u is more than a sixteenth of the pool (%u frames of 4 KiB)",
-                      bytes, pool->frames_total);
+                      bytes, frames_limit(pool));
         return -EINVAL;
     }
     if ((unsigned)o->direct > BP_OFF) {
@@ -180,6 +181,11 @@ static int open_io(bp_pool *pool, const char *path, const struct bp_file_options
                   : bpi_io_file_open(io, path, direct[o->direct], why, sizeof(why));
     if (rc)
         bpi_error_set(o->error, rc, "%s: %s", path, why);
+    if (!rc && why[0]) {
+        pthread_mutex_lock(&pool->lock);
+        snprintf(pool->direct_reason, sizeof(pool->direct_reason), "%.119s", why);
+        pthread_mutex_unlock(&pool->lock);
+    }
     return rc;
 }
 
@@ -196,6 +202,8 @@ int bp_file_open(bp_pool *pool, const char *path, const struct bp_file_options *
     rc = check_options(pool, &o, &order);
     if (rc)
         return rc;
+    if (pool->options.strict && o.direct == BP_TRY && !o.null_bytes)
+        o.direct = BP_ON;
     rc = o.write ? bpi_writer_open(pool) : 0;
     if (rc) {
         bpi_error_set(o.error, rc, "%s: the thread that writes, or its memory: %s", path, bp_strerror(rc));
@@ -313,9 +321,9 @@ int bp_file_limits(bp_file *file, uint64_t floor_bytes, uint64_t ceiling_bytes)
     if (ceiling_bytes && (ceiling < floor || ceiling >> file->order < CEILING_EXTENTS))
         return -EINVAL;
     pthread_mutex_lock(&pool->lock);
-    if (floor > pool->frames_total ||
+    if (floor > frames_limit(pool) ||
         pool->floor_pages - atomic_load_explicit(&file->floor_pages, memory_order_relaxed) + floor >
-            pool->frames_total / FLOORS_SHARE * (FLOORS_SHARE - 1))
+            frames_limit(pool) / FLOORS_SHARE * (FLOORS_SHARE - 1))
         rc = -ENOSPC;
     else
         set_limits(file, floor, ceiling);

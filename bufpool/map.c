@@ -88,7 +88,7 @@ static uint64_t start_reads(const struct mapping *m, bp_session *s, bp_file *fil
     uint64_t first = m->at >> BP_PAGE_SHIFT;
     uint64_t last = (m->end - 1) >> BP_PAGE_SHIFT;
     uint64_t most = (uint64_t)(BP_MAP_EXTENTS - m->map->extents) << file->order;
-    uint64_t share = s->frames_total / MAP_SHARE;
+    uint64_t share = frames_limit(s->pool) / MAP_SHARE;
 
     most = most < share ? most : share;
     if (last - first >= most)

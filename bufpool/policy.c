@@ -39,6 +39,29 @@ struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample)
     return z;
 }
 
+/* Pages of the i-th size. */
+static uint64_t whatif_pages(uint32_t pages, unsigned i)
+{
+    return ((uint64_t)pages << i) / 2 ? ((uint64_t)pages << i) / 2 : 1;
+}
+
+static uint32_t room(const struct policy *p)
+{
+    return atomic_load_explicit(&p->room, memory_order_relaxed);
+}
+
+/* Pages of YOUNG in STABLE. */
+static uint32_t few(const struct policy *p)
+{
+    return room(p) / FEW_SHARE ? room(p) / FEW_SHARE : 1;
+}
+
+/* Of YOUNG, MID1 and MID2 in RECENT. */
+static uint32_t quarter(const struct policy *p)
+{
+    return room(p) / 4 ? room(p) / 4 : 1;
+}
+
 /* ---- opening ---- */
 
 int bpi_policy_open(struct policy *p, uint32_t frames, const struct policy_sizes *z, enum bp_policy mode)
@@ -46,8 +69,7 @@ int bpi_policy_open(struct policy *p, uint32_t frames, const struct policy_sizes
     int rc;
 
     p->size = frames;
-    p->few = frames / FEW_SHARE ? frames / FEW_SHARE : 1;
-    p->quarter = frames / 4 ? frames / 4 : 1;
+    atomic_store_explicit(&p->room, frames, memory_order_relaxed);
     p->mode = mode;
     p->lanes_max = between(frames / LANE_PAGES, 1, LANES_MAX);
     p->differ = between(frames / 64, 1, CLOCKS_DIFFER);
@@ -60,16 +82,29 @@ int bpi_policy_open(struct policy *p, uint32_t frames, const struct policy_sizes
             bpi_queue_init(&p->lane[i].queue[q]);
     if (!rc)
         rc = bpi_duel_open(&p->duel, frames, z->duel, false);
-    p->sample_limit = p->duel.limit;
-    for (unsigned i = 0; i < WHATIF_SIZES && !rc; i++) {
-        struct duel *d = &p->whatif.duel[i];
-        uint64_t pages = ((uint64_t)frames << i) / 2;
-
-        rc = bpi_duel_open(d, pages ? pages : 1, z->whatif, true);
-        if (d->limit > p->sample_limit)
-            p->sample_limit = d->limit;
-    }
+    for (unsigned i = 0; i < WHATIF_SIZES && !rc; i++)
+        rc = bpi_duel_open(&p->whatif.duel[i], whatif_pages(frames, i), z->whatif, true);
+    if (!rc)
+        bpi_policy_resize(p, frames);
     return rc;
+}
+
+void bpi_policy_resize(struct policy *p, uint32_t pages)
+{
+    uint32_t limit;
+
+    pthread_mutex_lock(&p->lock);
+    bpi_duel_scale(&p->duel, pages);
+    limit = p->duel.limit;
+    for (unsigned i = 0; i < WHATIF_SIZES; i++) {
+        struct duel *d = &p->whatif.duel[i];
+
+        bpi_duel_scale(d, whatif_pages(pages, i));
+        limit = d->limit > limit ? d->limit : limit;
+    }
+    atomic_store_explicit(&p->sample_limit, limit, memory_order_relaxed);
+    atomic_store_explicit(&p->room, pages, memory_order_relaxed);
+    pthread_mutex_unlock(&p->lock);
 }
 
 void bpi_policy_close(struct policy *p)
@@ -182,18 +217,19 @@ static bool is_left(const struct seat *t, struct search *h, unsigned lane, enum 
  */
 static unsigned choose(const struct seat *t, struct search *h, enum queue_name q)
 {
+    unsigned count = h ? h->lanes : lanes(t);
     unsigned other = t->oldest[q];
     bool mine = is_left(t, h, t->lane, q);
     uint32_t age;
 
-    if (lanes(t) == 1)
+    if (count == 1)
         return mine ? t->lane : LANES_MAX;
     if (other != t->lane && is_left(t, h, other, q)) {
         age = mine ? age_of(t, t->lane, q) : 0;
         if (!mine || age_of(t, other, q) > age + age / 8 + t->policy->differ)
             return other;
     }
-    for (other = 0; !mine && other < lanes(t); other++)
+    for (other = 0; !mine && other < count; other++)
         if (is_left(t, h, other, q))
             return other;
     return mine ? t->lane : LANES_MAX;
@@ -365,7 +401,7 @@ static void promote(struct seat *t, uint32_t head, unsigned order)
     uint64_t seen;
 
     put(t, MAIN, head, order);
-    if (length(t, MAIN) <= p->size - p->few)
+    if (length(t, MAIN) <= room(p) - few(p))
         return;
     main_has_older(t, true, 0);
     lane = choose(t, NULL, MAIN);
@@ -390,7 +426,7 @@ static bool is_hot(struct seat *t, const struct arrival *a)
     if (atomic_load_explicit(&p->recent, memory_order_relaxed))
         return false;
     if (!atomic_load_explicit(&p->evicted, memory_order_relaxed))
-        return length(t, MAIN) < p->size - p->few; /* filling up */
+        return length(t, MAIN) < room(p) - few(p); /* filling up */
     return a->shadow != ENTRY_NONE && main_has_older(t, false, stamp_of_shadow(a->shadow, now(t)));
 }
 
@@ -439,10 +475,11 @@ void bpi_policy_search(struct seat *t, struct search *h)
 {
     bpi_policy_flush(t);
     look_around(t);
+    h->lanes = lanes(t);
     h->moves = 0;
-    for (unsigned i = 0; i < LANES_MAX; i++)
+    for (unsigned i = 0; i < h->lanes; i++)
         for (enum queue_name q = YOUNG; q < QUEUES; q++)
-            h->moves += h->left[i][q] = i < lanes(t) ? queue_count(queue_of(t, i, q)) : 0;
+            h->moves += h->left[i][q] = queue_count(queue_of(t, i, q));
     h->rounds = 0;
     h->hopeful = false;
 }
@@ -591,7 +628,7 @@ static void age(struct seat *t, struct search *h)
         unsigned n = 1;
 
         for (unsigned done = 0; n && done < POLICY_ROUNDS && h->moves; done += n) {
-            uint32_t over = excess(t, q, t->policy->quarter);
+            uint32_t over = excess(t, q, quarter(t->policy));
 
             n = over ? move_on(t, h, q, q + 1, over, true) : 0;
         }
@@ -605,15 +642,15 @@ static void fill_main(struct seat *t, struct search *h)
     unsigned n = 1;
 
     for (unsigned done = 0; n && done < 2 * POLICY_ROUNDS && h->moves; done += n) {
-        uint32_t over = excess(t, YOUNG, p->few);
+        uint32_t over = excess(t, YOUNG, few(p));
         uint32_t taken = length(t, MAIN);
-        uint32_t room = taken < p->size - p->few ? p->size - p->few - taken : 0;
+        uint32_t left = taken < room(p) - few(p) ? room(p) - few(p) - taken : 0;
 
         n = move_on(t, h, MID2, MAIN, LOT, false);
         if (!n)
             n = move_on(t, h, MID1, MAIN, LOT, false);
-        if (!n && over && room)
-            n = move_on(t, h, YOUNG, MAIN, over < room ? over : room, false);
+        if (!n && over && left)
+            n = move_on(t, h, YOUNG, MAIN, over < left ? over : left, false);
     }
 }
 

@@ -59,11 +59,12 @@ struct policy {
     /* set at open */
     struct frame *frame;
     struct frame_cold *cold;
-    uint32_t size;         /* pages */
-    uint32_t few, quarter; /* pages of YOUNG in STABLE, of YOUNG, MID1 and MID2 in RECENT */
-    unsigned clock_shift;  /* misses per tick, as a shift */
-    uint32_t sample_limit; /* hashes below are logged */
-    enum bp_policy mode;   /* AUTO: the duel decides */
+    uint32_t size;        /* frames there can ever be */
+    unsigned clock_shift; /* misses per tick, as a shift */
+    /* written by who resizes, read relaxed: pages that the pool may have, and which hashes are logged */
+    _Atomic uint32_t room;
+    _Atomic uint32_t sample_limit; /* those below */
+    enum bp_policy mode;           /* AUTO: the duel decides */
     unsigned lanes_max;
     uint32_t differ; /* misses (ticks are as long or longer) that make no difference between lanes */
 
@@ -121,6 +122,7 @@ struct victim {
 
 /* One search for victims. */
 struct search {
+    unsigned lanes; /* that it looks through: as many as there were when it began */
     uint32_t left[LANES_MAX][QUEUES]; /* entries to look at before the search is over */
     uint32_t moves;                   /* the same, of those that only move on */
     uint32_t rounds;                  /* touched pages of MAIN that were spared */
@@ -136,6 +138,8 @@ struct policy_sizes {
 struct policy_sizes bpi_policy_sizes(uint64_t pages, uint32_t sample);
 int bpi_policy_open(struct policy *, uint32_t frames, const struct policy_sizes *, enum bp_policy);
 void bpi_policy_close(struct policy *);
+/* For so many pages from now on. */
+void bpi_policy_resize(struct policy *, uint32_t pages);
 
 /* A session comes, with a seat of zeros; it goes, with empty baskets. pool.lock is held. */
 void bpi_seat_take(struct seat *, struct policy *);
@@ -161,7 +165,8 @@ static inline void policy_gone(struct policy *p, uint32_t head)
 /* Flag for frame_publish, if this page is of the sample. */
 static inline uint64_t policy_sampled(const struct policy *p, uint64_t id)
 {
-    return hash_sample(page_hash(id)) < p->sample_limit ? FRAME_SAMPLED : 0;
+    return hash_sample(page_hash(id)) < atomic_load_explicit(&p->sample_limit, memory_order_relaxed) ? FRAME_SAMPLED
+                                                                                                     : 0;
 }
 
 /* An access to a page of the sample. No lock is held. */

@@ -26,17 +26,6 @@
 #define SHADOW_CLOCK_RANGE_LOG2 4u         /* shadows' stamps span so many pools' worth of misses, as a power of two */
 #define HUGE_FROM               (8u << 20) /* descriptors of smaller pools stay on 4 KiB pages; bytes */
 
-/*
- * What a frame costs beside itself, bytes: its descriptor, and its share of the index when files are dense (a 64th of a
- * node, and the nodes that hold only shadows). A pool full of pages that are alone in their leaves needs up to a node
- * each on top.
- */
-#define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
-#define QUEUE_BYTES_PER_FRAME 5u
-#define FRAME_BYTES                                                                                 \
-    (BP_PAGE_SIZE + sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + \
-     INDEX_BYTES_PER_FRAME + QUEUE_BYTES_PER_FRAME)
-#define FRAMES_MIN 16u
 /* A stock is filled by this part of the pool: less than the newest pages have, which it is taken from. */
 #define BATCH_SHARE 200u
 #define NODES_EXTRA 65536u /* blank nodes in sessions' magazines, and upper levels */
@@ -63,12 +52,18 @@ static int check_options(const struct bp_pool_options *o)
                       BP_MEMORY_MIN);
         return -EINVAL;
     }
+    if (o->memory_max && o->memory_max < o->memory)
+        return refuse(o, -EINVAL, "memory_max is less than memory");
     if ((unsigned)o->huge > BP_OFF || (unsigned)o->registered > BP_OFF || (unsigned)o->io > BP_IO_NULL)
         return refuse(o, -EINVAL, "huge, registered or io is none of the values of its enum");
     if ((unsigned)o->policy > BP_POLICY_STABLE)
         return refuse(o, -EINVAL, "policy is none of the values of its enum");
     if (o->sample_pages > MINI_MAX)
         return refuse(o, -EINVAL, "sample_pages is more than 8,192");
+    if ((unsigned)o->place > BP_PLACE_BIND)
+        return refuse(o, -EINVAL, "place is none of the values of its enum");
+    if (o->place == BP_PLACE_BIND && !o->nodes)
+        return refuse(o, -EINVAL, "BP_PLACE_BIND names no nodes");
     if (o->wait_ms > WAIT_MS_MAX)
         return refuse(o, -EINVAL, "wait_ms is more than an hour");
     if (o->channels_max > CHANNELS_MAX)
@@ -87,6 +82,12 @@ static void fill_defaults(struct bp_pool_options *o, unsigned cpus)
 {
     unsigned channels = CHANNELS_PER_CPU * cpus;
 
+    if (o->strict) {
+        o->huge = o->huge == BP_TRY ? BP_ON : o->huge;
+        o->io = o->io == BP_IO_TRY ? BP_IO_URING : o->io;
+        o->registered = o->registered == BP_TRY ? BP_ON : o->registered;
+    }
+    o->memory_max = o->memory_max ? o->memory_max : o->memory;
     o->wait_ms = o->wait_ms ? o->wait_ms : WAIT_MS_DEFAULT;
     o->watchdog_ms = o->watchdog_ms ? o->watchdog_ms : WATCHDOG_MS_DEFAULT;
     o->registered_max = o->registered_max ? o->registered_max : REGISTERED_MAX_DEFAULT;
@@ -103,29 +104,30 @@ static int check_memory(bp_pool *pool)
 {
     const struct bp_pool_options *o = &pool->options;
     uint64_t pages = o->memory / BP_PAGE_SIZE;
-    uint64_t beside; /* bytes */
-    uint64_t frames;
+    uint32_t frames;
 
     if (o->frames_max && o->frames_max < pages)
         pages = o->frames_max;
     pool->sizes = bpi_policy_sizes(pages, o->sample_pages);
-    beside = pool->sizes.bytes + bpi_damage_bytes(pages);
-    frames = o->memory > beside ? (o->memory - beside) / FRAME_BYTES : 0;
+    pool->beside = pool->sizes.bytes + bpi_damage_bytes(pages);
+    frames = bpi_budget_frames(pool, o->memory);
     pool->memory_machine = bpi_topology_memory(&pool->topology);
-    if (pool->memory_machine && o->memory > pool->memory_machine) {
+    if (pool->memory_machine && o->memory_max > pool->memory_machine) {
         bpi_error_set(o->error, -ENOMEM, "memory is %llu MiB, but this machine (or its cgroup) has %llu MiB",
-                      (unsigned long long)(o->memory >> 20), (unsigned long long)(pool->memory_machine >> 20));
+                      (unsigned long long)(o->memory_max >> 20), (unsigned long long)(pool->memory_machine >> 20));
         return -ENOMEM;
     }
-    if (frames < FRAMES_MIN) {
-        bpi_error_set(o->error, -EINVAL, "sample_pages %u leave no memory for pages", o->sample_pages);
-        return -EINVAL;
-    }
-    if (frames > ENTRY_NUMBER_MAX) {
+    if (o->memory_max >> BP_PAGE_SHIFT > ENTRY_NUMBER_MAX) {
         bpi_error_set(o->error, -EINVAL, "memory is more than 4 TiB, the most a pool can have");
         return -EINVAL;
     }
-    pool->frames_total = o->frames_max && o->frames_max < frames ? o->frames_max : (uint32_t)frames;
+    if (!frames) {
+        bpi_error_set(o->error, -EINVAL, "sample_pages %u leave no memory for pages", o->sample_pages);
+        return -EINVAL;
+    }
+    pool->frames_total = bpi_budget_frames(pool, o->memory_max);
+    atomic_store_explicit(&pool->frames_limit, frames, memory_order_relaxed);
+    atomic_store_explicit(&pool->memory, o->memory, memory_order_relaxed);
     return 0;
 }
 
@@ -149,10 +151,41 @@ static int choose_io(bp_pool *pool, const struct io_ops *io)
 
 void bpi_pool_share_out(bp_pool *pool)
 {
-    uint32_t batch = pool->frames_total / BATCH_SHARE / (pool->session_count ? pool->session_count : 1);
+    uint32_t batch = frames_limit(pool) / BATCH_SHARE / (pool->session_count ? pool->session_count : 1);
 
     batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
     atomic_store_explicit(&pool->batch, batch, memory_order_relaxed);
+}
+
+/* Flags of the nodes that the options name: how many, 0 for all; -EINVAL: one of them is not there. */
+static int named_nodes(const bp_pool *pool, bool named[TOPOLOGY_NODES_MAX])
+{
+    const struct bp_pool_options *o = &pool->options;
+    int count = 0;
+
+    for (int bit = 0; bit < 64; bit++) {
+        int node = bpi_topology_node(&pool->topology, bit);
+
+        if (!(o->nodes >> bit & 1))
+            continue;
+        if (node < 0) {
+            bpi_error_set(o->error, -EINVAL, "NUMA node %d is not there, or has no memory for this process", bit);
+            return -EINVAL;
+        }
+        named[node] = true;
+        count++;
+    }
+    return count;
+}
+
+static void place_frames(bp_pool *pool)
+{
+    static const enum frames_place place[] = {
+        [BP_PLACE_LOCAL] = FRAMES_LOCAL, [BP_PLACE_INTERLEAVE] = FRAMES_INTERLEAVE, [BP_PLACE_BIND] = FRAMES_BIND};
+    bool named[TOPOLOGY_NODES_MAX] = {false};
+    int count = named_nodes(pool, named);
+
+    bpi_frames_place(pool->frames, place[pool->options.place], count > 0 ? named : NULL);
 }
 
 static int open_memory(bp_pool *pool)
@@ -166,6 +199,8 @@ static int open_memory(bp_pool *pool)
     rc = bpi_frames_open(&pool->topology, (uint64_t)frames << BP_PAGE_SHIFT, huge[o->huge], &pool->frames);
     if (rc)
         return rc;
+    place_frames(pool);
+    bpi_frames_limit(pool->frames, (uint64_t)frames_limit(pool) << BP_PAGE_SHIFT);
     pool->base = bpi_frames_base(pool->frames);
     pool->frame = reserve_array(frames * sizeof(*pool->frame), HUGE_FROM);
     pool->cold = reserve_array(frames * sizeof(*pool->cold), HUGE_FROM);
@@ -177,15 +212,14 @@ static int open_memory(bp_pool *pool)
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
     bpi_pool_share_out(pool);
-    pool->dirty_target = frames * o->dirty_target / 100;
-    pool->dirty_trigger = frames * o->dirty_trigger / 100;
-    pool->dirty_slow = (pool->dirty_target + pool->dirty_trigger) / 2;
+    pool->slow_percent = o->dirty_target + o->dirty_trigger;
     rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
     if (rc)
         return rc;
     rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
     if (rc)
         return rc;
+    bpi_policy_resize(&pool->policy[0], frames_limit(pool));
     pool->policy[0].frame = pool->frame;
     pool->policy[0].cold = pool->cold;
     pool->policy[0].clock_shift =
@@ -249,6 +283,7 @@ static void free_parts(bp_pool *pool)
 
 int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io, bp_pool **out)
 {
+    bool named[TOPOLOGY_NODES_MAX];
     bp_pool *pool;
     int rc;
 
@@ -275,7 +310,8 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     pool->wait_ns = pool->options.wait_ms * NS_PER_MS;
     pool->watchdog_ns = pool->options.watchdog_ms == UINT32_MAX ? 0 : pool->options.watchdog_ms * NS_PER_MS;
     atomic_store_explicit(&pool->turn_since_ns, UINT64_MAX, memory_order_relaxed);
-    rc = check_memory(pool);
+    rc = named_nodes(pool, named);
+    rc = rc < 0 ? rc : check_memory(pool);
     if (!rc)
         rc = choose_io(pool, io);
     if (!rc) {
@@ -285,6 +321,8 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
                           (unsigned long long)(options->memory >> 20), bp_strerror(rc));
         else
             rc = try_huge(pool);
+        if (!rc && pool->options.strict)
+            rc = bpi_pool_insist(pool);
     }
     if (rc) {
         struct topology topology = pool->topology;

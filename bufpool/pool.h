@@ -10,12 +10,15 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
+ *   resize.c   so that memory can be given back
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
  *   write.c    what the public calls on writing do   writeback.h writeback.c writeout.c   the thread that writes
- *   stats.c    counters, caps                 check.c    invariants on a live pool
+ *   stats.c    counters                       check.c    invariants on a live pool
+ *   caps.c     what the machine gave, and strict pools
  *   damage.c   pages that cannot be read   trace.c    recording what is asked for
+ *   residency.c what of a file is in memory, for maps
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
@@ -52,17 +55,18 @@
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
-#define SESSION_COUNTERS(X)                                                                                  \
-    X(hits)                                                                                                  \
-    X(misses)                                                                                                \
-    X(joins)                                                                                                 \
-    X(refaults)                                                                                              \
-    X(evictions)                                                                                             \
-    X(evict_examined)                                                                                        \
-    X(frames_moved)                                                                                          \
-    X(frame_waits)                                                                                           \
-    X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) \
-        X(dirty_stopped) X(dirty_overshoot)
+#define SESSION_COUNTERS(X)                                                                                          \
+    X(hits)                                                                                                          \
+    X(misses)                                                                                                        \
+    X(joins)                                                                                                         \
+    X(refaults)                                                                                                      \
+    X(evictions)                                                                                                     \
+    X(evict_examined)                                                                                                \
+    X(frames_moved)                                                                                                  \
+    X(frame_waits)                                                                                                   \
+    X(reads)                                                                                                         \
+    X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) \
+        X(dirty_overshoot)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -107,8 +111,8 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    pthread_mutex_t lock; /* of what follows */
-    struct read *read;    /* CHANNEL_DEPTH of them */
+    slim_lock lock;    /* of what follows */
+    struct read *read; /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
     uint64_t registered_bytes;
@@ -191,9 +195,10 @@ struct bp_session {
     uint32_t number;
 
     _Alignas(LINE) struct channel *channel;
-    unsigned node;
+    unsigned node;   /* whose memory it gets; follows the thread (session_node) unless it is fixed */
+    bool node_fixed; /* by an option, or for the length of a restore */
     struct node_magazine nodes;
-    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    slim_lock magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
 
@@ -258,8 +263,12 @@ struct bp_pool {
     struct frame *frame;
     struct frame_cold *cold;
     char *base;
-    uint32_t frames_total;
-    _Atomic uint32_t batch; /* frames that a session evicts or takes at once; written under the lock */
+    uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
+    _Atomic uint32_t frames_limit; /* that the budget allows now */
+    _Atomic uint64_t memory;       /* the budget; written by who resizes */
+    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
+    _Atomic uint32_t resizing;     /* futex: somebody does */
+    _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -269,6 +278,7 @@ struct bp_pool {
     struct policy_sizes sizes;
     struct topology topology;
     char io_reason[120], io_remedy[120];
+    char direct_reason[120]; /* of the last file that was to be direct and is not; under the lock */
     uint64_t memory_machine;
 
     uint64_t watchdog_ns; /* 0: none */
@@ -304,8 +314,7 @@ struct bp_pool {
     _Alignas(LINE) struct recording recording;
 
     struct frame_dirty *dirty;     /* by head */
-    /* pages: more are written in the background; more slow those who make it more; more stop them */
-    uint64_t dirty_target, dirty_slow, dirty_trigger;
+    uint32_t slow_percent;         /* dirty_target and dirty_trigger together */
     pthread_mutex_t writer_lock;   /* of the making of it; outermost */
     struct writer *_Atomic writer; /* from the first file on that is opened for writing */
     _Alignas(LINE) _Atomic uint64_t dirty_pages;
@@ -346,6 +355,30 @@ static inline unsigned file_number(const bp_file *file)
 static inline uint32_t batch_of(const bp_pool *pool)
 {
     return atomic_load_explicit(&pool->batch, memory_order_relaxed);
+}
+
+/* relaxed: who reads an old one is off by what a resize has just begun to change */
+static inline uint32_t frames_limit(const bp_pool *pool)
+{
+    return atomic_load_explicit(&pool->frames_limit, memory_order_relaxed);
+}
+
+/* Pages that may be dirty: more are written in the background. */
+static inline uint64_t dirty_target(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_target / 100;
+}
+
+/* More stop those who make it more. */
+static inline uint64_t dirty_trigger(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_trigger / 100;
+}
+
+/* In the middle between these: more slow them. */
+static inline uint64_t dirty_slow(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->slow_percent / 200;
 }
 
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
@@ -494,6 +527,8 @@ void bpi_channel_refuse_buffer(struct channel *, uint32_t frame);
  * names the slot in vain is made again, plain). 0, or what the first ring answered that could not let go; retry.
  */
 int bpi_channels_unregister(bp_pool *, unsigned slab);
+/* Registrations of slabs, summed over channels. */
+uint64_t bpi_channels_registered(bp_pool *);
 /*
  * Complete what has arrived; if nothing has, wait up to timeout_ns for something, or for the change of a word (until;
  * may be NULL). Returns the number of reads completed by this caller; others may have completed some too. `s` (may be
@@ -628,7 +663,16 @@ int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
-int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+int bpi_frame_take_slow(bp_session *, unsigned order, uint32_t *frame);
+/* The same; what was taken ahead for a group comes first. */
+static inline int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+{
+    if (order || !s->spare_frames)
+        return bpi_frame_take_slow(s, order, frame);
+    *frame = s->spare_frame[--s->spare_frames];
+    return 0;
+}
+
 /*
  * A file at its ceiling: a frame from one of its own cold pages. false: none was found in a bounded search, or it may take
  * others'.
@@ -638,6 +682,10 @@ bool bpi_evict_own(bp_session *, bp_file *, uint32_t *frame);
 void bpi_spare_frames_give(bp_session *);
 void bpi_frame_give(bp_pool *, uint32_t frame, unsigned order);
 void bpi_magazine_flush(bp_session *);
+/* Of all sessions. */
+void bpi_magazines_flush(bp_pool *);
+/* This very extent goes, whose word was `seen`, unless somebody has it; its frames go home. */
+bool bpi_evict_this(bp_session *, uint32_t head, uint64_t seen);
 /* Pages that came, published and pinned by this session: into the queues. */
 void bpi_admit(bp_session *, const struct arrival[], unsigned n);
 /* Node memory for an insert; evicts extents and shadows where the node limit is reached. 0 or -ENOMEM. */
@@ -652,6 +700,11 @@ void bpi_describe_holders(bp_pool *, char *text, size_t size);
  * changed. The lock of the session's magazine is held.
  */
 int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
+
+/* ---- resize.c ---- */
+#define FRAMES_MIN 16u /* of a pool */
+/* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
+uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
 
 /* ---- compact.c ---- */
 /*
@@ -671,6 +724,8 @@ void bpi_turn_end(bp_session *);
 bool bpi_aside_take(bp_session *, uint32_t *frame);
 /* Something was released: the first of those who wait looks again. */
 void bpi_turn_call(bp_pool *);
+/* Complete all reads that have ended. */
+void bpi_reap_everywhere(bp_session *);
 
 /* ---- write.c ---- */
 /* An extent that the caller has latched exclusively is not going to be written: before it is unbound. */
@@ -690,13 +745,13 @@ int bpi_write_throttle(bp_session *, bp_file *, uint64_t deadline_ns);
 static inline bool write_is_much(const bp_file *file)
 {
     return file->write &&
-           unlikely(atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > file->pool->dirty_slow);
+           unlikely(atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_slow(file->pool));
 }
 /* Has he to wait? For callers who cannot, and come again. */
 static inline bool write_is_stopped(const bp_session *s, const bp_file *file)
 {
     return write_is_much(file) && !session_refs(s) &&
-           atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > file->pool->dirty_trigger;
+           atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_trigger(file->pool);
 }
 /* The end of a file as far as its changes go, bytes; 0 if it is not written. */
 static inline uint64_t file_end(const bp_file *file)
@@ -734,6 +789,15 @@ static inline bool bpi_forked(const bp_session *s)
     return unlikely(!s->frame);
 }
 bool bpi_pool_forked(const bp_pool *);
+/* Node of a session: where its thread runs now, a few instructions. For who is about to take frames. */
+static inline unsigned session_node(bp_session *s)
+{
+    if (!s->node_fixed)
+        s->node = bpi_topology_here(&s->pool->topology);
+    return s->node;
+}
+/* A pool with options.strict: 0, or what cannot be had, with options.error set. */
+int bpi_pool_insist(bp_pool *);
 /* The number of sessions has changed: what each may have in stock. pool.lock is held, or nobody else is there. */
 void bpi_pool_share_out(bp_pool *);
 /* An extent goes, dirty or not, or only if it is not; false: not yet, look at the index again. May wait a little. */

@@ -558,13 +558,15 @@ static int bring_all(struct restore *x)
     struct bp_restore_result *r = x->result;
     bp_session *s = x->s;
     unsigned node = s->node;
+    bool fixed = s->node_fixed;
     int rc = 0;
     int end;
 
     x->start_ns = bpi_now_ns();
     x->until_ns = x->o.milliseconds_max ? x->start_ns + x->o.milliseconds_max * NS_PER_MS : 0;
-    x->pages_max = s->frames_total / 8 < WINDOW_PAGES ? s->frames_total / 8 : WINDOW_PAGES;
+    x->pages_max = frames_limit(s->pool) / 8 < WINDOW_PAGES ? frames_limit(s->pool) / 8 : WINDOW_PAGES;
     s->frugal = true;
+    s->node_fixed = true; /* to where the listed pages were */
     for (uint64_t i = 0; i < x->extents && !rc;) {
         uint64_t run = 1;
 
@@ -585,6 +587,7 @@ static int bring_all(struct restore *x)
     }
     s->frugal = false;
     s->node = node;
+    s->node_fixed = fixed;
     r->end = rc == FULL ? BP_RESTORE_FULL : rc || x->extents < r->listed ? BP_RESTORE_LIMIT : BP_RESTORE_ALL;
     end = settle_all(x);
     r->bytes = x->bytes_asked;

@@ -203,7 +203,7 @@ static int ref_pages(bp_scan *scan, uint64_t page, uint64_t last, unsigned most,
 static void read_ahead(bp_scan *scan)
 {
     uint64_t most = WINDOW_MOST >> BP_PAGE_SHIFT;
-    uint64_t share = scan->s->frames_total / WINDOW_SHARE;
+    uint64_t share = frames_limit(scan->s->pool) / WINDOW_SHARE;
     uint64_t extent = extent_mask(scan->file->order) + 1;
 
     if (scan->ahead > scan->last || scan->ahead - scan->first > scan->window / 2)

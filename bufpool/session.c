@@ -5,6 +5,7 @@
  */
 #define BP_NO_INLINE /* the functions themselves */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,12 +31,15 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     s->base = pool->base;
     s->frames_total = pool->frames_total;
     s->pool = pool;
-    s->node = bpi_topology_here(&pool->topology);
+    if (options && options->home) {
+        s->node = (unsigned)bpi_topology_node(&pool->topology, (int)options->home - 1);
+        s->node_fixed = true;
+    }
+    s->node = session_node(s);
     s->async_max = options && options->async_max ? options->async_max : ASYNC_MAX_DEFAULT;
     s->backlog_end = &s->backlog;
     s->epoll_fd = s->timer_fd = -1;
     atomic_store_explicit(&s->event_fd, -1, memory_order_relaxed);
-    pthread_mutex_init(&s->magazine_lock, NULL);
     pthread_mutex_lock(&pool->lock);
     s->number = ++pool->session_number;
     bpi_seat_take(&s->seat, policy_of(pool, s->node));
@@ -61,6 +65,9 @@ int bp_session_open(bp_pool *pool, const struct bp_session_options *options, bp_
     if (bpi_pool_forked(pool))
         return BP_FORKED;
     if (options && (options->size < sizeof(*options) || options->async_max > ASYNC_MAX_LIMIT))
+        return -EINVAL;
+    if (options && options->home &&
+        (options->home > INT_MAX || bpi_topology_node(&pool->topology, (int)options->home - 1) < 0))
         return -EINVAL;
     s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
@@ -109,7 +116,6 @@ int bp_session_close(bp_session *s)
     bpi_pool_share_out(pool);
     pthread_mutex_unlock(&pool->lock);
     bpi_release_notify(pool); /* what the magazine held */
-    pthread_mutex_destroy(&s->magazine_lock);
     munmap(s, s->mapped);
     return 0;
 }

@@ -172,7 +172,7 @@ static void watch_dog(bp_pool *pool, uint64_t now)
  * Frames whose reads have ended but were not reaped cannot be evicted, and those who started them may never look:
  * complete them all (R6).
  */
-static void reap_everywhere(bp_session *s)
+void bpi_reap_everywhere(bp_session *s)
 {
     unsigned count = atomic_load_explicit(&s->pool->channel_count, memory_order_acquire);
 
@@ -189,7 +189,7 @@ static int collect(bp_session *s, uint32_t frame[], unsigned want, unsigned *got
 {
     int rc = 0;
 
-    reap_everywhere(s);
+    bpi_reap_everywhere(s);
     while (!rc && *got < want) {
         rc = bpi_frame_take(s, 0, &frame[*got]);
         *got += rc == 0;
@@ -307,9 +307,9 @@ int bp_reserve(bp_session *s, unsigned frames)
 
     if (bpi_forked(s))
         return BP_FORKED;
-    if (!frames || frames > s->frames_total - s->reserved_count)
+    if (!frames || frames > frames_limit(s->pool) - s->reserved_count)
         return bpi_session_fail(s, -EINVAL, "bp_reserve: %u frames, beside %u, of %u", frames, s->reserved_count,
-                                s->frames_total);
+                                frames_limit(s->pool));
     more = realloc(s->reserved, ((size_t)s->reserved_count + frames) * sizeof(*more));
     if (!more)
         return bpi_session_fail(s, -ENOMEM, "bp_reserve: a list of %u frames", frames);

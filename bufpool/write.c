@@ -33,7 +33,7 @@ static void note(bp_pool *pool, bp_file *file, uint32_t head, uint64_t seen, uin
     bpi_index_mark(&file->index, page, INDEX_DIRTY);
     atomic_fetch_add_explicit(&file->dirty, pages, memory_order_relaxed);
     /* seq_cst: as the writer lowers its flag and then looks at this */
-    if (atomic_fetch_add_explicit(&pool->dirty_pages, pages, memory_order_seq_cst) + pages > pool->dirty_target)
+    if (atomic_fetch_add_explicit(&pool->dirty_pages, pages, memory_order_seq_cst) + pages > dirty_target(pool))
         bpi_write_target(pool);
 }
 
@@ -76,8 +76,10 @@ void bpi_dirty_clear(bp_pool *pool, uint32_t head)
 static void slow_down(bp_session *s, uint64_t dirty)
 {
     const bp_pool *pool = s->pool;
-    uint64_t range = pool->dirty_trigger - pool->dirty_slow + 1;
-    struct timespec nap = {.tv_nsec = (long)(SLOW_NS * (dirty - pool->dirty_slow) / range)};
+    uint64_t slow = dirty_slow(pool);
+    uint64_t range = dirty_trigger(pool) - slow + 1;
+    uint64_t over = dirty > slow ? dirty - slow : 0; /* the pool may just have been resized */
+    struct timespec nap = {.tv_nsec = (long)(SLOW_NS * (over < range ? over : range - 1) / range)};
 
     counter_add(&s->count.dirty_slowed, 1);
     nanosleep(&nap, NULL);
@@ -90,8 +92,8 @@ int bpi_write_throttle(bp_session *s, bp_file *file, uint64_t deadline_ns)
     char why[120] = "";
     uint64_t now = 0;
 
-    if (dirty <= pool->dirty_trigger) {
-        if (dirty > pool->dirty_slow && !session_refs(s))
+    if (dirty <= dirty_trigger(pool)) {
+        if (dirty > dirty_slow(pool) && !session_refs(s))
             slow_down(s, dirty);
         return 0;
     }
@@ -105,19 +107,19 @@ int bpi_write_throttle(bp_session *s, bp_file *file, uint64_t deadline_ns)
         uint32_t seen = atomic_load_explicit(&pool->cleaned, memory_order_seq_cst);
 
         dirty = atomic_load_explicit(&pool->dirty_pages, memory_order_seq_cst);
-        if (dirty <= pool->dirty_trigger)
+        if (dirty <= dirty_trigger(pool))
             break;
         bpi_write_ask(pool);
         now = bpi_now_ns();
         bpi_futex_wait(&pool->cleaned, seen, now + LOOK_NS < deadline_ns ? now + LOOK_NS : deadline_ns);
     }
     atomic_fetch_sub_explicit(&pool->stopped, 1, memory_order_relaxed);
-    if (dirty <= pool->dirty_trigger)
+    if (dirty <= dirty_trigger(pool))
         return 0;
     counter_add(&s->count.busy, 1);
     bpi_write_describe(pool, why, sizeof(why));
     return bpi_session_fail(s, -EBUSY, "%s: more than dirty_trigger, %llu pages, for %u ms%s", file->name,
-                            (unsigned long long)pool->dirty_trigger, pool->options.wait_ms, why);
+                            (unsigned long long)dirty_trigger(pool), pool->options.wait_ms, why);
 }
 
 /* ---- letting go ---- */
@@ -349,10 +351,10 @@ int bp_create(bp_session *s, bp_file *file, uint64_t page, unsigned order, struc
         return BP_FORKED;
     if (!file->write)
         return bpi_session_fail(s, -EBADF, "%s is not open for writing", file->name);
-    if (order > BP_ORDER_MAX || (order && 1u << order > s->frames_total / EXTENT_SHARE) || page & extent_mask(order) ||
-        page >= BP_PAGE_MAX)
+    if (order > BP_ORDER_MAX || (order && 1u << order > frames_limit(s->pool) / EXTENT_SHARE) ||
+        page & extent_mask(order) || page >= BP_PAGE_MAX)
         return bpi_session_fail(s, -EINVAL, "an extent of order %u at page %llu of %s, with %u frames", order,
-                                (unsigned long long)page, file->name, s->frames_total);
+                                (unsigned long long)page, file->name, frames_limit(s->pool));
     s->since_ns = bpi_now_ns();
     deadline = s->since_ns + s->pool->wait_ns;
     if (write_is_much(file)) {

@@ -376,7 +376,7 @@ static unsigned sweep(struct writer *w, unsigned most, uint64_t patience_ns)
 static unsigned background(struct writer *w)
 {
     uint64_t dirty = atomic_load_explicit(&w->pool->dirty_pages, memory_order_relaxed);
-    uint64_t target = w->pool->dirty_target;
+    uint64_t target = dirty_target(w->pool);
     uint64_t owed = dirty > w->flight_pages ? dirty - w->flight_pages : 0;
 
     if (owed > target) {
@@ -468,7 +468,7 @@ static int take_buffer(struct writer *w)
 {
     bp_pool *pool = w->pool;
     uint64_t deadline = bpi_now_ns() + pool->wait_ns;
-    unsigned order = 31 - (unsigned)__builtin_clz(pool->frames_total / EXTENT_SHARE);
+    unsigned order = 31 - (unsigned)__builtin_clz(frames_limit(pool) / EXTENT_SHARE);
     struct timespec soon = {.tv_nsec = NS_PER_MS};
     bp_session *s;
     int rc = bp_session_open(pool, NULL, &s);

@@ -190,26 +190,6 @@ unsigned bpi_buddy_take_many(struct buddy *buddy, uint32_t frame[], unsigned n)
     return got;
 }
 
-uint32_t bpi_buddy_take_within(struct buddy *buddy, uint32_t first, unsigned order, uint64_t taken[BUDDY_BLOCK_WORDS])
-{
-    uint32_t got = 0;
-
-    for (unsigned word = 0; word < BUDDY_BLOCK_WORDS; word++)
-        taken[word] = 0;
-    for (unsigned k = 0; k <= order; k++) {
-        for (uint32_t block = first >> k; block < (first + (1u << order)) >> k; block++) {
-            if (!bit_test(buddy, k, block))
-                continue;
-            bit_clear(buddy, k, block);
-            for (uint32_t f = (block << k) - first; f < ((block + 1) << k) - first; f++)
-                taken[f >> 6] |= 1ull << (f & 63);
-            got += 1u << k;
-        }
-    }
-    buddy->free -= got;
-    return got;
-}
-
 /* ---- giving ---- */
 
 /* Whether a block is free as it is or as part of a larger one. */
@@ -300,32 +280,56 @@ void bpi_buddy_add(struct buddy *buddy, uint32_t first, uint32_t count)
     }
 }
 
-/* ---- taking a range ---- */
+/* ---- ranges ---- */
 
-static void set_bits(uint64_t *bits, uint32_t first, uint32_t count)
+/* The next free block of an order in [block, end); end if there is none. */
+static uint32_t next_free(const struct buddy *buddy, unsigned order, uint32_t block, uint32_t end)
 {
-    for (uint32_t i = first; i < first + count; i++)
-        bits[i >> 6] |= 1ull << (i & 63);
+    while (block < end) {
+        uint64_t rest = buddy->map[order].level[0][block >> 6] >> (block & 63);
+        if (rest) {
+            block += (uint32_t)__builtin_ctzll(rest);
+            return block < end ? block : end;
+        }
+        block = (block | 63) + 1;
+    }
+    return end;
 }
 
-uint32_t bpi_buddy_take_range(struct buddy *buddy, uint32_t first, uint32_t count, uint64_t *taken)
+/* The blocks of an order that lie in count frames from first on: from *block to the end that is returned. */
+static uint32_t blocks_within(uint32_t first, uint32_t count, unsigned order, uint32_t *block)
+{
+    *block = (first + (1u << order) - 1) >> order;
+    return (first + count) >> order;
+}
+
+uint32_t bpi_buddy_count(const struct buddy *buddy, uint32_t first, uint32_t count)
+{
+    uint32_t sum = 0;
+
+    for (unsigned order = 0; order < BUDDY_ORDERS; order++) {
+        uint32_t block, end = blocks_within(first, count, order, &block);
+        while ((block = next_free(buddy, order, block, end)) < end) {
+            sum += 1u << order;
+            block++;
+        }
+    }
+    return sum;
+}
+
+uint32_t bpi_buddy_take_range(struct buddy *buddy, uint32_t first, uint32_t count, uint64_t taken[])
 {
     uint32_t got = 0;
 
     for (unsigned order = 0; order < BUDDY_ORDERS; order++) {
-        uint32_t end = (first + count) >> order;
-        for (uint32_t block = first >> order; block < end; block++) {
-            uint64_t rest = buddy->map[order].level[0][block >> 6] >> (block & 63);
-            if (!rest) {
-                block |= 63; /* nothing more in this word */
-                continue;
-            }
-            block += (uint32_t)__builtin_ctzll(rest);
-            if (block >= end)
-                break;
+        uint32_t block, end = blocks_within(first, count, order, &block);
+        while ((block = next_free(buddy, order, block, end)) < end) {
+            uint32_t from = (block << order) - first;
             bit_clear(buddy, order, block);
-            set_bits(taken, block << order, 1u << order);
+            for (uint32_t i = from; i < from + (1u << order); i++)
+                taken[i >> 6] |= 1ull << (i & 63);
             got += 1u << order;
+            block++;
         }
     }
     buddy->free -= got;

@@ -57,13 +57,6 @@ uint32_t bpi_buddy_take(struct buddy *, unsigned order);
 /* Up to n single frames, the smallest and lowest blocks first; ascending within a block only. How many. */
 unsigned bpi_buddy_take_many(struct buddy *, uint32_t frame[], unsigned n);
 
-/*
- * Everything that is free of the block of this order at `first`, a bit for each frame in taken[] (cleared before);
- * how many. What is part of a larger free block is left.
- */
-#define BUDDY_BLOCK_WORDS ((1u << BUDDY_ORDER_MAX) / 64)
-uint32_t bpi_buddy_take_within(struct buddy *, uint32_t first, unsigned order, uint64_t taken[BUDDY_BLOCK_WORDS]);
-
 /* Give back, merging. In parts or as a whole, whatever it was when it was taken; what is free already is asserted
  * against. */
 void bpi_buddy_give(struct buddy *, uint32_t first, unsigned order);
@@ -71,11 +64,10 @@ void bpi_buddy_give(struct buddy *, uint32_t first, unsigned order);
 void bpi_buddy_give_many(struct buddy *, const uint32_t frame[], unsigned n);
 /* As give, for any number of frames. */
 void bpi_buddy_add(struct buddy *, uint32_t first, uint32_t count);
-/*
- * Take what is free from first on, count frames, both multiples of 2^BUDDY_ORDER_MAX (but for the end of all frames): their
- * bits in `taken` are set, bit 0 being frame 0. How many.
- */
-uint32_t bpi_buddy_take_range(struct buddy *, uint32_t first, uint32_t count, uint64_t *taken);
+/* Free frames among count frames from first on. What is part of a block that reaches out of them does not count. */
+uint32_t bpi_buddy_count(const struct buddy *, uint32_t first, uint32_t count);
+/* Take them: each one's bit in taken[] is set, bit 0 being `first`. How many. */
+uint32_t bpi_buddy_take_range(struct buddy *, uint32_t first, uint32_t count, uint64_t taken[]);
 
 /*
  * Whether levels, bits and count agree, no block is free twice or beside its buddy, and `exists` says yes to every free

@@ -85,8 +85,10 @@ int bpi_frames_drain_begin(struct frames *frames, unsigned index)
     if (node->slab == (int)index)
         node->slab = -1;
     count_draining(frames, node, 1);
-    slab->aside = bpi_buddy_take_range(&node->buddy, first_of(frames, index), (uint32_t)(slab->bytes / FRAME_BYTES),
-                                       frames->aside);
+    uint32_t words;
+    uint64_t *bits = aside_of(frames, index, &words);
+    slab->aside =
+        bpi_buddy_take_range(&node->buddy, first_of(frames, index), (uint32_t)(slab->bytes / FRAME_BYTES), bits);
     node->aside += slab->aside;
 out:
     pthread_mutex_unlock(&node->lock);
@@ -120,11 +122,11 @@ static void book(struct frames *frames, struct node *node, unsigned index, bool 
         slab->aside = 0;
         node->aside -= count;
         node->populated -= count;
-        node->slab_bytes -= slab->bytes;
+        atomic_fetch_sub_explicit(&node->slab_bytes, slab->bytes, memory_order_relaxed);
     } else {
         bpi_drain_keep(frames, node, first_of(frames, index), count);
         node->populated += count;
-        node->slab_bytes += slab->bytes;
+        atomic_fetch_add_explicit(&node->slab_bytes, slab->bytes, memory_order_relaxed);
     }
     count_draining(frames, node, goes ? -1 : 1);
 }
@@ -209,6 +211,25 @@ bool bpi_frames_draining(const struct frames *frames, uint32_t frame)
 {
     return atomic_load_explicit(&frames->draining, memory_order_relaxed) &&
            slab_state(&frames->slabs.slab[slab_of(frames, frame)]) == SLAB_DRAINING;
+}
+
+void bpi_frames_slab_look(struct frames *frames, unsigned index, struct frames_slab *look)
+{
+    struct node *node = node_lock(frames, index);
+    const struct slab *slab = &frames->slabs.slab[index];
+
+    *look = (struct frames_slab){.frames = (uint32_t)(slab->bytes / FRAME_BYTES)};
+    if (!node)
+        return;
+    look->state = slab_state(slab);
+    look->node = slab_node(slab);
+    look->rings = slab_rings(slab);
+    look->populated = slab_frames(slab);
+    look->free = slab->aside + bpi_buddy_count(&node->buddy, first_of(frames, index), look->frames);
+    pthread_mutex_unlock(&node->lock);
+    pthread_mutex_lock(&frames->slabs.lock);
+    look->backing = slab->backing;
+    pthread_mutex_unlock(&frames->slabs.lock);
 }
 
 bool bpi_drain_sound(const struct frames *frames, unsigned node_index)

@@ -90,13 +90,14 @@ static long piece_populate(struct frames *frames, unsigned node_index, uint32_t 
         bytes = bpi_slab_populate(slabs, (unsigned)node->slab, most);
     } else {
         /* Slabs of more than the node's memory would be on other nodes in truth: let those have them. */
-        if (frames->node_count > 1 && node_bytes && node->slab_bytes >= node_bytes)
+        if (frames->node_count > 1 && node_bytes &&
+            atomic_load_explicit(&node->slab_bytes, memory_order_relaxed) >= node_bytes)
             return 0;
         int slab = bpi_slab_place(slabs, frames->topology, node_index, most);
         if (slab < 0)
             return slab == -ENOSPC ? 0 : slab;
         node->slab = slab;
-        node->slab_bytes += slabs->slab[slab].bytes;
+        atomic_fetch_add_explicit(&node->slab_bytes, slabs->slab[slab].bytes, memory_order_relaxed);
         bytes = (long)atomic_load_explicit(&slabs->slab[slab].populated, memory_order_relaxed);
         if (!bytes) /* else the trial of hugetlb has done it */
             bytes = bpi_slab_populate(slabs, (unsigned)slab, most);
@@ -126,13 +127,17 @@ static int grow(struct frames *frames, unsigned node_index)
     node->growing = true;
     pthread_mutex_unlock(&node->lock);
     long count = piece_populate(frames, node_index, claimed, &first);
-    if (count > 0)
+    long populated = count > 0 ? count : 0;
+    if (count > 0) {
         high_raise(frames, first + (uint32_t)count);
+        if (frames->node_count > 1)
+            count = bpi_place_settle(frames, node_index, first, count);
+    }
+    bpi_frames_unclaim(frames, claimed - (uint32_t)populated);
     pthread_mutex_lock(&node->lock);
     node->growing = false;
     pthread_cond_broadcast(&node->grown);
 
-    bpi_frames_unclaim(frames, claimed - (count > 0 ? (uint32_t)count : 0));
     node->refused = count < 0 ? (int)count : 0;
     atomic_store_explicit(&frames->refused, node->refused, memory_order_relaxed);
     if (count == 0 && claimed >= PIECE_FRAMES) /* with less, a hugetlb slab has nothing to give */
@@ -210,11 +215,12 @@ static int frames_alloc(struct frames *frames, unsigned node, const struct want 
 {
     if (node >= frames->node_count)
         return -EINVAL;
-    int result = node_alloc(frames, node, want);
-    for (unsigned i = 1; result < 0 && i < frames->node_count; i++) {
-        int other = node_alloc(frames, frames->topology->spill[node][i], want);
+    const uint8_t *order = bpi_place_order(frames, node);
+    int result = node_alloc(frames, order[0], want);
+    for (unsigned i = 1; result < 0 && i < frames->usable; i++) {
+        int other = node_alloc(frames, order[i], want);
         if (other > 0) {
-            atomic_fetch_add_explicit(&frames->spilled, (uint64_t)other, memory_order_relaxed);
+            atomic_fetch_add_explicit(&frames->spilled, (uint64_t)other << want->order, memory_order_relaxed);
             result = other;
         }
     }
@@ -299,8 +305,9 @@ uint32_t bpi_frames_take_within(struct frames *frames, uint32_t first, unsigned 
 {
     struct node *node = node_of(frames, first);
 
+    memset(taken, 0, ((1u << order) + 63) / 64 * sizeof(*taken));
     pthread_mutex_lock(&node->lock);
-    uint32_t got = bpi_buddy_take_within(&node->buddy, first, order, taken);
+    uint32_t got = bpi_buddy_take_range(&node->buddy, first, 1u << order, taken);
     pthread_mutex_unlock(&node->lock);
     return got;
 }
@@ -409,6 +416,8 @@ int bpi_frames_open(const struct topology *topology, uint64_t bytes, enum slab_h
     atomic_store_explicit(&frames->limit, frames->total, memory_order_relaxed);
     frames->slab_shift = (unsigned)__builtin_ctzll(frames->slabs.slab_bytes / FRAME_BYTES);
     err = nodes_open(frames, topology->node_count);
+    if (!err)
+        bpi_frames_place(frames, FRAMES_LOCAL, NULL);
 out:
     if (err)
         bpi_frames_close(frames);
@@ -486,6 +495,15 @@ unsigned bpi_frames_slab_count(const struct frames *frames)
     return frames->slabs.slab_count;
 }
 
+uint32_t bpi_frames_slab_populated(const struct frames *frames, unsigned slab)
+{
+    const struct slab *s = &frames->slabs.slab[slab];
+
+    if (slab_state(s) == SLAB_RESERVED)
+        return 0;
+    return (uint32_t)(atomic_load_explicit(&s->populated, memory_order_relaxed) / FRAME_BYTES);
+}
+
 void bpi_frames_slab_range(const struct frames *frames, unsigned slab, void **at, size_t *bytes)
 {
     *at = frames->slabs.base + slab * frames->slabs.slab_bytes;
@@ -502,6 +520,7 @@ void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *st
     stats->frames_limit = atomic_load_explicit(&frames->limit, memory_order_relaxed);
     stats->slabs_draining = atomic_load_explicit(&frames->draining, memory_order_relaxed);
     stats->spilled = atomic_load_explicit(&frames->spilled, memory_order_relaxed);
+    stats->strayed = atomic_load_explicit(&frames->strayed, memory_order_relaxed);
     for (unsigned n = 0; n < frames->node_count; n++) {
         struct node *node = &frames->node[n];
         pthread_mutex_lock(&node->lock);
@@ -518,6 +537,7 @@ void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *st
     for (unsigned i = 0; i < 3; i++)
         stats->slabs[i] = frames->slabs.backing_count[i];
     memcpy(stats->huge_reason, frames->slabs.huge_reason, sizeof(stats->huge_reason));
+    memcpy(stats->reason, frames->slabs.reason, sizeof(stats->reason));
     memcpy(stats->bind_reason, frames->slabs.bind_reason, sizeof(stats->bind_reason));
     pthread_mutex_unlock(&frames->slabs.lock);
 }

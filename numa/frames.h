@@ -31,12 +31,14 @@ struct frames_stats {
     uint64_t frames_limit;     /* that it may have now */
     uint64_t frames_populated; /* that have memory */
     uint64_t frames_free;      /* in the buddy, or aside in slabs that drain */
-    uint64_t spilled;          /* blocks handed out from another node than asked */
+    uint64_t spilled;          /* frames handed out from another node than asked */
+    uint64_t strayed;          /* frames that the system put on another node than their slab's */
     unsigned slabs[3];         /* placed slabs by enum slab_backing */
     unsigned slabs_draining;
-    char huge_reason[120];  /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
-    char limit_reason[120]; /* why population stopped early, empty if it did not */
-    char bind_reason[120];  /* why a slab may lie on another node than asked, empty if every bind was accepted */
+    char huge_reason[120];        /* why a slab stepped down (hugetlb, THP, small), the last one; empty if none did */
+    char reason[SLAB_SMALL][120]; /* why a slab is not on hugetlb; why not on transparent huge pages */
+    char limit_reason[120];       /* why population stopped early, empty if it did not */
+    char bind_reason[120];        /* why a slab may lie on another node than asked, empty if every bind was accepted */
 };
 
 /*
@@ -51,6 +53,15 @@ void bpi_frames_close(struct frames *);
  * keeps it, also if it is more: see draining. Thread safe.
  */
 void bpi_frames_limit(struct frames *, uint64_t bytes);
+
+/* Whose memory a session of a node gets. */
+enum frames_place {
+    FRAMES_LOCAL,      /* its own node's, or that of the nearest of the nodes named; others when these have no more */
+    FRAMES_INTERLEAVE, /* of the nodes named in turn, whoever asks; others when these have no more */
+    FRAMES_BIND        /* the nearest of the nodes named, and of no others */
+};
+/* Before anything is taken. nodes: one flag per node, some must be set; NULL: all. Otherwise it is FRAMES_LOCAL and all. */
+void bpi_frames_place(struct frames *, enum frames_place, const bool nodes[]);
 
 /* First byte of frame 0. */
 char *bpi_frames_base(const struct frames *);
@@ -97,6 +108,8 @@ bool bpi_frames_slab_ready(const struct frames *, unsigned slab);
 int bpi_frames_slab_register(struct frames *, unsigned slab);
 int bpi_frames_slab_unregister(struct frames *, unsigned slab);
 unsigned bpi_frames_slab_count(const struct frames *);
+/* Frames of a slab that have memory now. Lock free. */
+uint32_t bpi_frames_slab_populated(const struct frames *, unsigned slab);
 /* Address and bytes of a slab's part that belongs to the pool. */
 void bpi_frames_slab_range(const struct frames *, unsigned slab, void **at, size_t *bytes);
 
@@ -120,6 +133,18 @@ int bpi_frames_drain_end(struct frames *, unsigned slab);
 int bpi_frames_drain_cancel(struct frames *, unsigned slab);
 /* Whether a frame lies in a slab that drains: better given back than kept. Lock free, and cheap while none does. */
 bool bpi_frames_draining(const struct frames *, uint32_t frame);
+
+/* One slab, for who wants to look. */
+struct frames_slab {
+    enum slab_state state;
+    enum slab_backing backing; /* of what is not reserved */
+    unsigned node;             /* of what is not reserved */
+    uint32_t rings;            /* that have it registered */
+    uint32_t frames;           /* it can have */
+    uint32_t populated, free;  /* frames */
+};
+/* A snapshot of one slab; takes its node's lock, and looks at each of its frames. */
+void bpi_frames_slab_look(struct frames *, unsigned slab, struct frames_slab *);
 
 /* Invariants (bits against counts, no block free twice or with its buddy). true if sound. Takes the locks. */
 bool bpi_frames_check(const struct frames *);

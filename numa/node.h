@@ -16,17 +16,18 @@
 
 struct node {
     _Alignas(64) pthread_mutex_t lock;
-    bool growing;       /* a thread populates for this node; slab and slab_bytes are that thread's */
+    bool growing;       /* a thread populates for this node; slab is that thread's */
     _Atomic bool full;  /* there is no more memory, until a slab is given back. Peeked at without the lock */
     uint64_t populated; /* frames */
     struct buddy buddy;
     unsigned draining; /* slabs: what is given back may be theirs */
     uint64_t aside;    /* frames of these that are free, not in the buddy */
     pthread_cond_t grown;
-    int slab;            /* being populated, -1: none */
-    uint64_t slab_bytes; /* of all slabs placed here */
-    int refused;         /* what the system answered to the last attempt to grow, 0: it grew */
-    unsigned refusals;   /* calls since then */
+    int slab; /* being populated, -1: none */
+    _Atomic uint64_t
+        slab_bytes;    /* of all slabs placed here. Who grows has no lock while one is drained; relaxed: a sum */
+    int refused;       /* what the system answered to the last attempt to grow, 0: it grew */
+    unsigned refusals; /* calls since then */
 };
 
 struct frames {
@@ -42,20 +43,22 @@ struct frames {
     _Atomic uint64_t limit;    /* frames that may have memory */
     _Atomic uint64_t claimed;  /* that have, or are just getting it */
     _Atomic unsigned draining; /* slabs, of all nodes */
+
+    /* place.c; constant once frames are taken */
+    enum frames_place place;
+    unsigned usable;                                       /* nodes in each order */
+    uint8_t order[TOPOLOGY_NODES_MAX][TOPOLOGY_NODES_MAX]; /* whom a session of a node asks, one after the other */
+    unsigned turns;
+    uint8_t turn_node[TOPOLOGY_NODES_MAX]; /* FRAMES_INTERLEAVE: these in turn */
+    _Atomic unsigned turn;
     _Atomic uint32_t high;
-    _Atomic uint64_t spilled;
+    _Atomic uint64_t spilled, strayed;
     _Atomic int refused; /* of the last node that tried to grow */
 };
 
 static inline unsigned slab_of(const struct frames *frames, uint32_t frame)
 {
     return frame >> frames->slab_shift;
-}
-
-/* relaxed: who asks holds a frame of it, or the lock of the node, or only wants to know */
-static inline unsigned slab_node(const struct slab *slab)
-{
-    return atomic_load_explicit(&slab->node, memory_order_relaxed);
 }
 
 static inline uint32_t slab_frames(const struct slab *slab)
@@ -68,6 +71,15 @@ static inline uint32_t slab_frames(const struct slab *slab)
 bool bpi_node_wait_grown(struct node *, struct timespec *deadline);
 /* The memory of so many frames is there no longer. */
 void bpi_frames_unclaim(struct frames *, uint64_t count);
+
+/* ---- place.c ---- */
+/* Whom a session of this node asks, `usable` of them. */
+const uint8_t *bpi_place_order(struct frames *, unsigned node);
+/*
+ * Memory has just come for a node, frames from first on, and nobody has it yet: where is it in truth? count if the node
+ * has it; -ENOMEM if not: then it is another node's. No lock is held.
+ */
+long bpi_place_settle(struct frames *, unsigned node, uint32_t first, long count);
 
 /* ---- drain.c ---- */
 /* Frames of a slab that drains have come back; the node's lock is held. */

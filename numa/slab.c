@@ -39,7 +39,9 @@
 #define SLABS_MAX       16384u       /* one ring registers no more buffers; keeps the number of mappings low, too */
 #define SLAB_SMALL_POOL (512ull << 20)
 #define SLAB_BYTES_BIG  ((size_t)32 << 20)
-#define RETRIES_MAX     16u /* of a populate that was interrupted */
+#define GIGANTIC        ((size_t)1 << 30) /* the other size of hugetlb pages; also the largest buffer of a ring */
+#define GIGANTIC_POOL   (32ull << 30)     /* from here on a slab of that size is a small part */
+#define RETRIES_MAX     16u               /* of a populate that was interrupted */
 
 static const int MAP_RESERVE = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
@@ -52,6 +54,27 @@ static size_t whole_pieces(size_t bytes)
 static char *slab_at(const struct slabs *slabs, unsigned slab)
 {
     return slabs->base + slab * slabs->slab_bytes;
+}
+
+/* The two sizes of hugetlb pages. */
+static const struct page_size {
+    size_t bytes;
+    int flag;
+    const char *name;
+} page_size[] = {{SLAB_PIECE, 21 << MAP_HUGE_SHIFT, "2 MiB"}, {GIGANTIC, 30 << MAP_HUGE_SHIFT, "1 GiB"}};
+enum { PAGES_2M, PAGES_1G };
+
+/* Whether the system has hugetlb pages of 1 GiB to give now. */
+static bool has_gigantic(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "re");
+
+    if (!file)
+        return false;
+    bool some = fscanf(file, "%lu", &pages) == 1 && pages;
+    fclose(file);
+    return some;
 }
 
 /* ---- address space ---- */
@@ -74,8 +97,12 @@ int bpi_slabs_open(struct slabs *slabs, uint64_t bytes, enum slab_huge huge)
 
     slabs->huge = huge;
     slabs->slab_bytes = bpi_slab_bytes_for(bytes);
+    if (huge != SLAB_HUGE_OFF && bytes >= GIGANTIC_POOL && has_gigantic())
+        slabs->slab_bytes = GIGANTIC;
     slabs->slab_count = (unsigned)((bytes + slabs->slab_bytes - 1) / slabs->slab_bytes);
     slabs->reserved = ((size_t)slabs->slab_count + 1) * slabs->slab_bytes; /* one more to align within */
+    if (bytes < SLAB_PIECE)
+        slabs->reserved = slabs->slab_bytes; /* nothing to align for */
     slabs->slab = calloc(slabs->slab_count, sizeof(*slabs->slab));
     if (!slabs->slab)
         return -ENOMEM;
@@ -87,7 +114,7 @@ int bpi_slabs_open(struct slabs *slabs, uint64_t bytes, enum slab_huge huge)
         goto out;
     }
     slabs->map = map;
-    size_t past = (uintptr_t)map & (slabs->slab_bytes - 1);
+    size_t past = bytes < SLAB_PIECE ? 0 : (uintptr_t)map & (slabs->slab_bytes - 1);
     slabs->base = slabs->map + (past ? slabs->slab_bytes - past : 0);
     if (madvise(slabs->map, slabs->reserved, MADV_DONTFORK)) {
         err = -errno;
@@ -143,13 +170,16 @@ static int populate_range(char *at, size_t bytes)
 
 /* ---- backing: hugetlb ---- */
 
-__attribute__((format(printf, 2, 3))) static void say_why(struct slabs *slabs, const char *format, ...)
+/* Why this backing was not to be had. */
+__attribute__((format(printf, 3, 4))) static void say_why(struct slabs *slabs, enum slab_backing what,
+                                                          const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    vsnprintf(slabs->huge_reason, sizeof(slabs->huge_reason), format, args);
+    vsnprintf(slabs->reason[what], sizeof(slabs->reason[what]), format, args);
     va_end(args);
+    memcpy(slabs->huge_reason, slabs->reason[what], sizeof(slabs->huge_reason));
 }
 
 static const char *errno_name(int err)
@@ -222,35 +252,69 @@ static int move_over_reservation(struct slabs *slabs, char **from, char *at, siz
     return err;
 }
 
-/* Whole pieces at `at` from the hugetlb pool, the first `trial` bytes of them populated. Says why not. */
-static bool place_hugetlb(struct slabs *slabs, char *at, size_t bytes, size_t trial, unsigned node)
+/* Where pages of a node were asked for and another one's came: a mapping of the wrong node is not worth having. */
+static bool is_elsewhere(const struct slabs *slabs, const char *at, unsigned node)
 {
-    char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (21 << MAP_HUGE_SHIFT), -1, 0);
+    int found = bpi_topology_where(slabs->topology, at);
+
+    return found >= 0 && found != (int)node;
+}
+
+/*
+ * Whole pages of this size at `at` from the hugetlb pool, the first `trial` bytes of them populated. Says why not, and
+ * what is not worth asking again.
+ */
+static bool place_hugetlb(struct slabs *slabs, char *at, size_t bytes, size_t trial, unsigned node, unsigned kind)
+{
+    const struct page_size *size = &page_size[kind];
+    char *map =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | size->flag, -1, 0);
 
     if (map == MAP_FAILED) {
         if (errno == ENOMEM)
-            say_why(slabs, "no hugetlb pages of 2 MiB are free (vm.nr_hugepages)");
+            say_why(slabs, SLAB_HUGETLB, "no hugetlb pages of %s are free (vm.nr_hugepages)", size->name);
         else
-            say_why(slabs, "hugetlb pages of 2 MiB are not to be had: %s", errno_name(errno));
-        slabs->hugetlb_off = true;
+            say_why(slabs, SLAB_HUGETLB, "hugetlb pages of %s are not to be had: %s", size->name, errno_name(errno));
+        slabs->hugetlb_dry[kind] = UINT64_MAX;
         return false;
     }
     bind_to(slabs, map, bytes, node);
     int err = madvise(map, bytes, MADV_DONTFORK) ? -errno : populate_range(map, trial);
-    if (err)
-        say_why(slabs, "hugetlb pages were promised and then refused (limit of a node or cgroup?): %s",
+    if (err) {
+        say_why(slabs, SLAB_HUGETLB, "hugetlb pages were promised and then refused (limit of a node or cgroup?): %s",
                 errno_name(err));
-    else {
+    } else if (is_elsewhere(slabs, map, node)) {
+        say_why(slabs, SLAB_HUGETLB, "no hugetlb pages of %s are free on NUMA node %d", size->name,
+                slabs->topology->os_node[node]);
+        err = -ENOMEM;
+    } else {
         err = move_over_reservation(slabs, &map, at, bytes);
         if (err)
-            say_why(slabs, "hugetlb pages cannot be moved into place by this kernel: %s", errno_name(err));
+            say_why(slabs, SLAB_HUGETLB, "hugetlb pages cannot be moved into place by this kernel: %s",
+                    errno_name(err));
     }
     if (err) {
         munmap(map, bytes);
-        slabs->hugetlb_off = true;
+        slabs->hugetlb_dry[kind] |= 1ull << node;
     }
     return !err;
+}
+
+/* The largest pages that fit and are there: how much of it is populated, 0: none. A page of 1 GiB is the whole slab. */
+static size_t try_hugetlb(struct slabs *slabs, unsigned index, size_t whole, unsigned node)
+{
+    char *at = slab_at(slabs, index);
+    size_t trial = slabs->slab[index].lived ? whole : SLAB_PIECE;
+    uint64_t bit = 1ull << node;
+
+    if (slabs->huge == SLAB_HUGE_OFF || slabs->hugetlb_off)
+        return 0;
+    if (whole == GIGANTIC && !(slabs->hugetlb_dry[PAGES_1G] & bit) &&
+        place_hugetlb(slabs, at, whole, whole, node, PAGES_1G))
+        return whole;
+    if (!(slabs->hugetlb_dry[PAGES_2M] & bit) && place_hugetlb(slabs, at, whole, trial, node, PAGES_2M))
+        return trial;
+    return 0;
 }
 
 /* ---- backing: transparent huge pages, small pages ---- */
@@ -278,12 +342,12 @@ static bool thp_allowed(struct slabs *slabs)
     int disabled = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
 
     if (disabled > 0 && !(disabled & 2)) { /* 2: disabled except where advised */
-        say_why(slabs, "transparent huge pages are switched off for this process (prctl)");
+        say_why(slabs, SLAB_THP, "transparent huge pages are switched off for this process (prctl)");
         return false;
     }
     bool own_decides = chosen(own, "always") || chosen(own, "madvise");
     if (chosen(own, "never") || (!own_decides && chosen(all, "never"))) {
-        say_why(slabs, "transparent huge pages are switched off (%s)", all);
+        say_why(slabs, SLAB_THP, "transparent huge pages are switched off (%s)", all);
         return false;
     }
     return true;
@@ -302,7 +366,7 @@ static int place_anonymous(struct slabs *slabs, char *at, size_t bytes, uint8_t 
     if (!want)
         madvise(at, bytes, MADV_NOHUGEPAGE); /* fails only where there are none anyway */
     if (thp && madvise(at, bytes, MADV_HUGEPAGE)) {
-        say_why(slabs, "transparent huge pages were refused: %s", errno_name(errno));
+        say_why(slabs, SLAB_THP, "transparent huge pages were refused: %s", errno_name(errno));
         thp = false;
         if (slabs->huge == SLAB_HUGE_ON)
             return -ENOTSUP;
@@ -325,6 +389,16 @@ static int place_tail(struct slabs *slabs, char *at, size_t bytes, unsigned node
 
 /* ---- placing ---- */
 
+/* Where is what was just populated? false: on another node than the slab's, which is not wanted; it is gone again. */
+static bool is_welcome(const struct slabs *slabs, struct slab *slab, char *at, size_t bytes)
+{
+    slab->found = bpi_topology_where(slabs->topology, at);
+    if (!slabs->bound || slab->found < 0 || slab->found == (int)slab_node(slab))
+        return true;
+    madvise(at, bytes, MADV_DONTNEED); /* refused for hugetlb before Linux 5.18: then it is there the next time */
+    return false;
+}
+
 static int place_locked(struct slabs *slabs, unsigned index, unsigned node, size_t most)
 {
     struct slab *slab = &slabs->slab[index];
@@ -334,7 +408,7 @@ static int place_locked(struct slabs *slabs, unsigned index, unsigned node, size
     uint8_t backing = SLAB_SMALL;
 
     if (!whole && index == 0 && slabs->huge != SLAB_HUGE_OFF) {
-        say_why(slabs, "the pool is smaller than a huge page (2 MiB)");
+        say_why(slabs, SLAB_THP, "the pool is smaller than a huge page (2 MiB)");
         if (slabs->huge == SLAB_HUGE_ON)
             return -ENOTSUP;
     }
@@ -343,11 +417,11 @@ static int place_locked(struct slabs *slabs, unsigned index, unsigned node, size
     int err = place_tail(slabs, at + whole, slab->bytes - whole, node);
     if (err)
         return err;
-    size_t trial = slab->lived ? whole : SLAB_PIECE;
-    if (whole && whole <= most && slabs->huge != SLAB_HUGE_OFF && !slabs->hugetlb_off &&
-        place_hugetlb(slabs, at, whole, trial, node)) {
+    if (whole && whole <= most)
+        populated = try_hugetlb(slabs, index, whole, node);
+    slab->found = -1;
+    if (populated) {
         backing = SLAB_HUGETLB;
-        populated = trial;
     } else if (whole) {
         err = place_anonymous(slabs, at, whole, &backing);
         if (err)
@@ -379,7 +453,8 @@ int bpi_slab_place(struct slabs *slabs, const struct topology *topology, unsigne
     if (node >= topology->node_count)
         return -EINVAL;
     pthread_mutex_lock(&slabs->lock);
-    slabs->topology = topology;
+    if (slabs->topology != topology) /* who populates reads it without the lock */
+        slabs->topology = topology;
     if (next_reserved(slabs)) {
         int err = place_locked(slabs, slabs->slab_next, node, most);
         result = err ? err : (int)slabs->slab_next++;
@@ -410,7 +485,7 @@ static int leave_hugetlb(struct slabs *slabs, unsigned index, size_t from, int c
     int err = 0;
 
     pthread_mutex_lock(&slabs->lock);
-    slabs->hugetlb_off = true;
+    slabs->hugetlb_dry[PAGES_2M] |= 1ull << slab_node(slab);
     if (slabs->huge == SLAB_HUGE_ON && !thp_allowed(slabs)) {
         err = -ENOTSUP;
         goto out;
@@ -420,11 +495,12 @@ static int leave_hugetlb(struct slabs *slabs, unsigned index, size_t from, int c
         err = -errno;
     if (err)
         goto out;
-    say_why(slabs, "hugetlb pages ran out in the middle of a slab (limit of a node or cgroup?): %s", errno_name(cause));
+    say_why(slabs, SLAB_HUGETLB, "hugetlb pages ran out in the middle of a slab (limit of a node or cgroup?): %s",
+            errno_name(cause));
     err = place_anonymous(slabs, at, bytes, &backing);
     if (err)
         goto out;
-    bind_to(slabs, at, bytes, atomic_load_explicit(&slab->node, memory_order_relaxed));
+    bind_to(slabs, at, bytes, slab_node(slab));
     recount(slabs, slab, backing);
 out:
     pthread_mutex_unlock(&slabs->lock);
@@ -444,7 +520,8 @@ static int check_thp(struct slabs *slabs, struct slab *slab, char *at)
         return 0;
     }
     pthread_mutex_lock(&slabs->lock);
-    say_why(slabs, "small pages were given where a transparent huge page was asked for (fragmented memory?): %s",
+    say_why(slabs, SLAB_THP,
+            "small pages were given where a transparent huge page was asked for (fragmented memory?): %s",
             errno_name(err));
     if (slabs->huge == SLAB_HUGE_ON) {
         madvise(at, SLAB_PIECE, MADV_DONTNEED);
@@ -496,12 +573,31 @@ long bpi_slab_populate(struct slabs *slabs, unsigned index, size_t most)
     }
     if (!err && whole && slab->backing == SLAB_THP && !atomic_load_explicit(&slabs->thp_shown, memory_order_relaxed))
         err = check_thp(slabs, slab, at);
+    if (!err && !is_welcome(slabs, slab, at, bytes))
+        err = -ENOMEM;
     if (err)
         return err;
     atomic_store_explicit(&slab->populated, from + bytes, memory_order_relaxed);
     if (from + bytes == slab->bytes)
         slab_completed(slab);
     return (long)bytes;
+}
+
+/* ---- memory that came from elsewhere ---- */
+
+void bpi_slab_rehome(struct slabs *slabs, unsigned index, unsigned node)
+{
+    struct slab *slab = &slabs->slab[index];
+    size_t from = atomic_load_explicit(&slab->populated, memory_order_relaxed);
+
+    pthread_mutex_lock(&slabs->lock);
+    snprintf(slabs->bind_reason, sizeof(slabs->bind_reason),
+             "NUMA node %d had no memory left: the system gave some of node %d",
+             slabs->topology->os_node[slab_node(slab)], slabs->topology->os_node[node]);
+    atomic_store_explicit(&slab->node, (uint8_t)node, memory_order_relaxed);
+    if (from < slab->bytes)
+        bind_to(slabs, slab_at(slabs, index) + from, slab->bytes - from, node);
+    pthread_mutex_unlock(&slabs->lock);
 }
 
 /* ---- giving back ---- */
@@ -529,7 +625,7 @@ int bpi_slab_release(struct slabs *slabs, unsigned index)
     slabs->backing_count[slab->backing]--;
     slabs->slab_next = index < slabs->slab_next ? index : slabs->slab_next;
     if (slab->backing == SLAB_HUGETLB)
-        slabs->hugetlb_off = false; /* there are some again */
+        slabs->hugetlb_dry[PAGES_2M] = slabs->hugetlb_dry[PAGES_1G] = 0; /* there are some again */
     slab->lived = true;
     atomic_store_explicit(&slab->populated, 0, memory_order_relaxed);
     slab_left(slab);

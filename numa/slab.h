@@ -48,6 +48,7 @@ struct slab {
     uint8_t backing;          /* enum slab_backing, once placed: the worst of its parts; under the slabs' lock */
     _Atomic uint8_t node;     /* as long as it is placed */
     bool lived;               /* had memory before: there may be pointers into it; under the slabs' lock */
+    int found;                /* node that what was populated last lies on; -1: not known. The one that populates it */
     uint32_t aside;           /* frames that came back while it drains; under its node's lock (frames.c) */
     _Atomic size_t populated; /* bytes populated from its start */
     size_t bytes;             /* bytes of it that belong to the pool: slab_bytes, less for the last; constant */
@@ -60,17 +61,20 @@ struct slabs {
     size_t slab_bytes; /* power of two, at least SLAB_PIECE */
     unsigned slab_count;
     enum slab_huge huge;
+    bool bound; /* memory that the system gives on another node than asked goes back; set before the first place */
     struct slab *slab;
 
     pthread_mutex_t lock;            /* guards what follows */
     const struct topology *topology; /* borrowed: of the last place */
     unsigned slab_next;              /* slabs below are not reserved */
     unsigned backing_count[3];
-    bool hugetlb_off;       /* hugetlb was refused once: not asked again */
-    bool hugetlb_movable;   /* mremap of hugetlb has been seen to work */
-    _Atomic bool thp_shown; /* a populated piece was seen to be on a transparent huge page */
-    char huge_reason[120];  /* why the last step down happened; empty if none did */
-    char bind_reason[120];  /* why a slab may lie on another node than asked; empty if no bind was refused */
+    bool hugetlb_off;             /* hugetlb is not asked for */
+    uint64_t hugetlb_dry[2];      /* nodes that had none, bits: pages of 2 MiB, of 1 GiB. Not asked again */
+    bool hugetlb_movable;         /* mremap of hugetlb has been seen to work */
+    _Atomic bool thp_shown;       /* a populated piece was seen to be on a transparent huge page */
+    char reason[SLAB_SMALL][120]; /* why there was no more of a backing; empty if there was */
+    char huge_reason[120];        /* of these, the last */
+    char bind_reason[120];        /* why a slab may lie on another node than asked; empty if no bind was refused */
 };
 
 /* ---- transitions (RULES.md has the table); all of them fail rather than do what is not allowed ---- */
@@ -88,6 +92,12 @@ static inline enum slab_state slab_state(const struct slab *slab)
 static inline uint32_t slab_rings(const struct slab *slab)
 {
     return atomic_load_explicit(&slab->word, memory_order_relaxed) / SLAB_RING_ONE;
+}
+
+/* relaxed: who asks holds a frame of it, or the lock of the node, or only wants to know */
+static inline unsigned slab_node(const struct slab *slab)
+{
+    return atomic_load_explicit(&slab->node, memory_order_relaxed);
 }
 
 /* From one state to another, whatever the count of registrations. false: it is in another state, and stays so. */
@@ -185,7 +195,10 @@ static inline bool slab_left(struct slab *slab)
 
 /* ---- slab.c ---- */
 
-/* Slab size for a pool: 2 MiB below 512 MiB, 32 MiB from there, larger once 16,384 slabs would not do. */
+/*
+ * Slab size for a pool: 2 MiB below 512 MiB, 32 MiB from there, larger once 16,384 slabs would not do. An open makes it
+ * 1 GiB for 32 GiB or more where hugetlb pages of that size are free.
+ */
 size_t bpi_slab_bytes_for(uint64_t pool_bytes);
 
 /* Reserve address space for bytes (a multiple of 4096, up to 4 TiB). 0, -ENOMEM, -EINVAL. */
@@ -211,9 +224,16 @@ int bpi_slab_place(struct slabs *, const struct topology *, unsigned node, size_
  * slab. Bytes populated, 0 when there is nothing more to populate, or a negative errno and nothing changed: -ENOMEM,
  * -ENOTSUP (SLAB_HUGE_ON), -EINVAL (not placed), or what else the system said. A hugetlb slab that gets no more pages
  * goes on with the next backing. The first piece on transparent huge pages is looked at: if the kernel gave small pages
- * after all, the slab steps down too. A piece of which only a part is allowed is on small pages, and not on hugetlb.
+ * after all, the slab steps down too. What came from another node than the slab's is told in slab->found, or, if the slabs
+ * are bound, goes back at once (-ENOMEM). A piece of which only a part is allowed is on small pages, and not on hugetlb.
  */
 long bpi_slab_populate(struct slabs *, unsigned slab, size_t most);
+
+/*
+ * The system put the memory of a placed slab that has just begun on this node, whatever was asked for: the slab is that
+ * node's from now on. The caller is the one that populates it.
+ */
+void bpi_slab_rehome(struct slabs *, unsigned slab, unsigned node);
 
 /*
  * From draining to leaving, where nothing but release can come of it: the caller knows that no frame of it is out. 0;

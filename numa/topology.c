@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #if defined(__has_include)
@@ -283,6 +284,26 @@ int bpi_topology_bind(const struct topology *topology, void *at, size_t bytes, u
         err = errno ? -errno : -EINVAL;
     hwloc_bitmap_free(set);
     return err;
+}
+
+int bpi_topology_node(const struct topology *topology, int os_node)
+{
+    for (unsigned n = 0; n < topology->node_count; n++)
+        if (topology->os_node[n] == os_node)
+            return (int)n;
+    return -1;
+}
+
+int bpi_topology_where(const struct topology *topology, const void *at)
+{
+    void *page = (void *)((uintptr_t)at & ~(uintptr_t)4095);
+    int os_node = -1;
+
+    if (topology->node_count == 1 || !topology->hwloc || !hwloc_topology_is_thissystem(topology->hwloc))
+        return -1;
+    if (syscall(SYS_move_pages, 0, 1ul, &page, NULL, &os_node, 0)) /* with no target it only tells */
+        return -1;
+    return os_node < 0 ? -1 : bpi_topology_node(topology, os_node);
 }
 
 /* ---- how much memory ---- */

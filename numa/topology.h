@@ -35,6 +35,15 @@ unsigned bpi_topology_here(const struct topology *);
 /* Ask that [at, at+bytes) be placed on a node, nearest others allowed. 0 or a negative errno. */
 int bpi_topology_bind(const struct topology *, void *at, size_t bytes, unsigned node);
 
+/*
+ * Node that the page at this address lies on; -1: not known (nothing there, the system does not tell, a machine that is
+ * made up). One system call; none where there is one node.
+ */
+int bpi_topology_where(const struct topology *, const void *at);
+
+/* Node of the system's number; -1: not there, or not for us. */
+int bpi_topology_node(const struct topology *, int os_node);
+
 /* Physical memory of the machine in bytes, reduced by the cgroup's memory.max where one applies. */
 uint64_t bpi_topology_memory(const struct topology *);
 

@@ -25,13 +25,15 @@
 #define THREADS 6
 #define PAGES   900u
 
+#define RESIZED_MIB 6ull /* more than the slabs' 2 MiB, less than the files */
+
 struct world {
     bp_pool *pool;
     bp_file *file[FILES];
     struct data_file data[FILES];
     _Atomic bool stop;
-    _Atomic uint64_t seen, wrong, errors, unexpected, moved;
-    bool faulty;
+    _Atomic uint64_t seen, wrong, errors, unexpected, moved, resized;
+    bool faulty, resizable;
 };
 
 struct worker {
@@ -223,6 +225,24 @@ static void a_copy(struct worker *w, unsigned f)
         judge(world, done == sizeof(to) && !memcmp(to, world->data[f].content + offset, done), "a copy", offset / 4096);
 }
 
+/* A map of what is in memory: whatever comes and goes meanwhile, no cell has more pages than it has. */
+static void a_map(struct worker *w, unsigned f)
+{
+    struct bp_residency cell[10] = {{{0}}};
+    uint64_t next = 0, first = draw(w) % 100, size = 1 + draw(w) % 99;
+    int rc = bp_file_residency(w->world->file[f], first, size, cell, 10, &next);
+    bool right = !rc && next == first + 10 * size;
+
+    for (unsigned i = 0; i < 10; i++) {
+        uint64_t pages = 0;
+
+        for (unsigned order = 0; order <= BP_ORDER_MAX; order++)
+            pages += cell[i].pages[order];
+        right &= pages <= size;
+    }
+    judge(w->world, right, "a map", first);
+}
+
 /* Some of a scan, in either direction; now and then it is left in the middle, or goes on somewhere else. */
 static void a_scan(struct worker *w, unsigned f)
 {
@@ -298,12 +318,24 @@ static void a_move(struct worker *w, unsigned f, uint64_t page)
     head = frame_head(pool->frame, entry_number(e), &seen);
     if (!(seen & FRAME_BOUND) || bpi_frame_take(w->s, frame_order(seen), &to))
         return;
-    pthread_mutex_lock(&w->s->magazine_lock);
+    slim_lock_take(&w->s->magazine_lock);
     rc = bpi_extent_move(w->s, head, seen, to);
-    pthread_mutex_unlock(&w->s->magazine_lock);
+    slim_lock_give(&w->s->magazine_lock);
     bpi_frame_give(pool, rc ? to : head, frame_order(seen));
     bpi_release_notify(pool);
     atomic_fetch_add_explicit(&w->world->moved, rc == 0, memory_order_relaxed);
+}
+
+/* The pool becomes larger or smaller, as far as others let it. */
+static void a_resize(struct worker *w)
+{
+    uint64_t achieved;
+    uint64_t memory = (1 + draw(w) % RESIZED_MIB) << 20;
+    int rc = bp_pool_resize(w->world->pool, memory, &achieved);
+
+    if (rc && rc != -EBUSY)
+        judge_error(w->world, w->s, rc);
+    atomic_fetch_add_explicit(&w->world->resized, rc == 0, memory_order_relaxed);
 }
 
 static void *work(void *arg)
@@ -320,6 +352,10 @@ static void *work(void *arg)
             a_list(w, f);
         if (draw(w) % 16 == 0)
             a_move(w, f, page);
+        if (draw(w) % 128 == 0)
+            a_map(w, f);
+        if (w->world->resizable && draw(w) % 512 == 0)
+            a_resize(w);
         switch (draw(w) % 16) {
         case 0:
             one_ref(w, f, page, BP_EXCLUSIVE);
@@ -358,16 +394,17 @@ static void *work(void *arg)
 }
 
 /* One scene; true if all was right. */
-static bool scene(const char *name, const struct fault_plan *plan, const uint32_t extent[FILES], double seconds,
-                  uint64_t seed)
+static bool scene(const char *name, const struct fault_plan *plan, const uint32_t extent[FILES], bool resizable,
+                  double seconds, uint64_t seed)
 {
     struct bp_pool_options po = {.size = sizeof(po), .memory = 1 << 20, .wait_ms = 20000};
-    struct world w = {.faulty = plan->error_chance != 0};
+    struct world w = {.faulty = plan->error_chance != 0, .resizable = resizable};
     struct worker worker[THREADS];
     struct bp_error error = {0};
     struct timespec tick = {.tv_nsec = 50000000};
     bool right;
 
+    po.memory_max = resizable ? RESIZED_MIB << 20 : 0;
     fault_io_plan(plan);
     if (bpi_pool_open(&po, &fault_io, &w.pool))
         return false;
@@ -388,7 +425,7 @@ static bool scene(const char *name, const struct fault_plan *plan, const uint32_
     atomic_store(&w.stop, true);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(worker[i].thread, NULL);
-    right = !w.wrong && !w.unexpected && w.seen > 100 && w.moved;
+    right = !w.wrong && !w.unexpected && w.seen > 100 && w.moved && (w.resized || !resizable);
     if (bp_pool_check(w.pool, &error)) {
         fprintf(stderr, "%s\n", error.text);
         right = false;
@@ -396,9 +433,9 @@ static bool scene(const char *name, const struct fault_plan *plan, const uint32_
     for (unsigned i = 0; i < THREADS; i++)
         right &= !bp_session_close(worker[i].s);
     right &= !bp_pool_check(w.pool, &error) && !bp_pool_close(w.pool, &error);
-    printf("%s: %llu looks, %llu moves, %llu wrong, %llu errors%s%s\n", name, (unsigned long long)w.seen,
-           (unsigned long long)w.moved, (unsigned long long)w.wrong, (unsigned long long)w.errors,
-           error.text[0] ? ", " : "", error.text);
+    printf("%s: %llu looks, %llu moves, %llu resizes, %llu wrong, %llu errors%s%s\n", name, (unsigned long long)w.seen,
+           (unsigned long long)w.moved, (unsigned long long)w.resized, (unsigned long long)w.wrong,
+           (unsigned long long)w.errors, error.text[0] ? ", " : "", error.text);
     fflush(stdout);
     for (unsigned i = 0; i < FILES; i++)
         data_file_remove(&w.data[i]);
@@ -421,10 +458,10 @@ int main(int argc, char **argv)
         struct fault_plan plan = fault_plan_none(inner[i]);
         bool ok;
 
-        ok = scene(inner[i]->name, &plan, single, seconds, seed);
+        ok = scene(inner[i]->name, &plan, single, false, seconds, seed);
         passed += ok;
         failed += !ok;
-        ok = scene("with larger extents", &plan, mixed, seconds, seed + 1);
+        ok = scene("with larger extents, resized", &plan, mixed, true, seconds, seed + 1);
         passed += ok;
         failed += !ok;
         plan.seed = seed;
@@ -434,7 +471,7 @@ int main(int argc, char **argv)
         plan.late_chance = FAULT_ALWAYS / 10;
         plan.late_reaps = 4;
         plan.shuffle = true;
-        ok = scene("with faults", &plan, mixed, seconds, seed + 2);
+        ok = scene("with faults, resized", &plan, mixed, true, seconds, seed + 2);
         passed += ok;
         failed += !ok;
     }

@@ -363,6 +363,7 @@ Test(slab, hugetlb_slab_with_an_end)
     for (int i = 0; i < 16; i++)
         cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), i);
     slabs.hugetlb_off = false;
+    slabs.hugetlb_dry[0] = 0;
     cr_assert_eq(bpi_slab_place(&slabs, &topology, 0, SIZE_MAX), 16);
     if (!slabs.backing_count[SLAB_HUGETLB])
         cr_skip_test("somebody else took the hugetlb pages");

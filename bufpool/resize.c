@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The budget, and changing it in a pool that is in use.
+ *
+ * More is allowed at once and taken when it is needed. Less begins in the same way: nothing is populated beyond it, and
+ * replacement aims at the new size. Then whole slabs go, those that are easiest to empty:
+ *
+ *   1  all of them drain: nothing of them is handed out any more, and what is given back stays aside, so that every page
+ *      moves once at the most. Frames in sessions' stocks are taken back.
+ *   2  slab by slab, what lies in it moves to frames elsewhere; those come from the coldest pages of the pool, wherever
+ *      they lie. An extent for which there is none goes itself.
+ *   3  a slab that is empty is unregistered from all rings, and its memory goes back to the system.
+ *   4  one that does not become empty, since something in it stays pinned, drains no longer, and another one takes its
+ *      place. When none is left to try, the budget is what has memory still.
+ *
+ * Descriptors of frames that are gone keep their memory: a version that begins anew would let views and hints of long ago
+ * appear valid. They are charged to what is left.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bufpool/writeback.h"
+
+/*
+ * What a frame costs beside itself, bytes: its descriptor, and its share of the index when files are dense (a 64th of a
+ * node, and the nodes that hold only shadows). A pool full of pages that are alone in their leaves needs up to a node
+ * each on top.
+ */
+#define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
+#define QUEUE_BYTES_PER_FRAME 5u
+/* of these, what a frame that was there once costs for ever */
+#define KEPT_BYTES \
+    (sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + QUEUE_BYTES_PER_FRAME)
+#define FRAME_BYTES (BP_PAGE_SIZE + INDEX_BYTES_PER_FRAME + KEPT_BYTES)
+
+#define PATIENCE_SHARE 8u              /* this part of wait_ms without a frame out of any slab: others are tried */
+#define PAUSE_NS       (NS_PER_MS / 2) /* between two looks at what is pinned or being read */
+
+/* ---- the budget ---- */
+
+uint32_t bpi_budget_frames(const bp_pool *pool, uint64_t bytes)
+{
+    const struct bp_pool_options *o = &pool->options;
+    uint64_t high = pool->frames ? bpi_frames_high(pool->frames) : 0;
+    uint64_t left = bytes > pool->beside ? bytes - pool->beside : 0;
+    uint64_t frames = left / FRAME_BYTES;
+
+    if (frames < high)
+        frames = left > high * KEPT_BYTES ? (left - high * KEPT_BYTES) / (FRAME_BYTES - KEPT_BYTES) : 0;
+    if (frames < FRAMES_MIN)
+        frames = 0;
+    if (o->frames_max && frames > o->frames_max)
+        frames = o->frames_max;
+    return frames < ENTRY_NUMBER_MAX ? (uint32_t)frames : ENTRY_NUMBER_MAX;
+}
+
+/* The other way round: the least that allows so many frames. */
+static uint64_t budget_bytes(const bp_pool *pool, uint64_t frames)
+{
+    uint64_t high = bpi_frames_high(pool->frames);
+
+    return pool->beside + frames * (FRAME_BYTES - KEPT_BYTES) + (frames > high ? frames : high) * KEPT_BYTES;
+}
+
+static void set_budget(bp_pool *pool, uint64_t bytes, uint32_t frames)
+{
+    atomic_store_explicit(&pool->memory, bytes, memory_order_relaxed);
+    atomic_store_explicit(&pool->frames_limit, frames, memory_order_relaxed);
+    bpi_frames_limit(pool->frames, (uint64_t)frames << BP_PAGE_SHIFT);
+    bpi_policy_resize(policy_of(pool, 0), frames);
+    pthread_mutex_lock(&pool->lock);
+    bpi_pool_share_out(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static uint64_t populated(bp_pool *pool)
+{
+    struct frames_stats fs;
+
+    bpi_frames_stats(pool->frames, &fs);
+    return fs.frames_populated;
+}
+
+/* ---- which slabs ---- */
+
+enum slab_fate { SLAB_STAYS, SLAB_GOING, SLAB_TRIED };
+
+struct shrink {
+    bp_pool *pool;
+    bp_session *s;
+    uint32_t target; /* frames */
+    unsigned slabs;
+    unsigned going;   /* that drain now */
+    uint8_t *fate;    /* of each slab: enum slab_fate */
+    uint32_t *cost;   /* of each that has memory: frames bound, and more for what is pinned; UINT32_MAX: none */
+    uint64_t last_ns; /* when a frame came out of one of them last */
+};
+
+static void frames_of(const bp_pool *pool, unsigned slab, uint32_t *first, uint32_t *end)
+{
+    size_t bytes;
+    void *at;
+
+    bpi_frames_slab_range(pool->frames, slab, &at, &bytes);
+    *first = (uint32_t)((size_t)((char *)at - pool->base) >> BP_PAGE_SHIFT);
+    *end = *first + (uint32_t)(bytes >> BP_PAGE_SHIFT);
+}
+
+/* From one extent, or free frame, to the next. */
+static uint32_t next_extent(uint32_t f, uint64_t seen)
+{
+    return f + (frame_is_free(seen) ? 1 : 1u << frame_order(seen));
+}
+
+static uint32_t cost_of(const bp_pool *pool, unsigned slab)
+{
+    const struct writer *w = atomic_load_explicit(&pool->writer, memory_order_acquire);
+    uint32_t first, end;
+    uint32_t bound = 0;
+    uint32_t held;
+
+    frames_of(pool, slab, &first, &end);
+    held = w && w->buffer_frame >= first && w->buffer_frame < end; /* stays as long as the pool does */
+    for (uint32_t f = first; f < end;) {
+        uint64_t seen = frame_load(&pool->frame[f]);
+
+        held += (seen & FRAME_PINS) != 0;
+        bound += frame_is_free(seen) ? 0 : 1u << frame_order(seen);
+        f = next_extent(f, seen);
+    }
+    return bound + held * (end - first);
+}
+
+/* Of those not tried yet the cheapest, of equals the uppermost: the lower ones are filled first. UINT_MAX: none. */
+static unsigned cheapest(const struct shrink *x)
+{
+    unsigned best = UINT32_MAX;
+
+    for (unsigned i = x->slabs; i-- > 0;)
+        if (x->fate[i] == SLAB_STAYS && x->cost[i] != UINT32_MAX && (best == UINT32_MAX || x->cost[i] < x->cost[best]))
+            best = i;
+    return best;
+}
+
+/* Slabs begin to drain until the rest is no more than wanted. false: there are not enough that could. */
+static bool begin_enough(struct shrink *x)
+{
+    bp_pool *pool = x->pool;
+    uint64_t frames = populated(pool);
+    bool more = false;
+
+    for (unsigned i = 0; i < x->slabs; i++)
+        if (x->fate[i] == SLAB_GOING)
+            frames -= bpi_frames_slab_populated(pool->frames, i);
+    for (unsigned i = 0; i < x->slabs; i++)
+        x->cost[i] = bpi_frames_slab_populated(pool->frames, i) ? cost_of(pool, i) : UINT32_MAX;
+    while (frames > x->target) {
+        unsigned slab = cheapest(x);
+
+        if (slab == UINT32_MAX)
+            break;
+        x->fate[slab] = SLAB_TRIED;
+        if (bpi_frames_drain_begin(pool->frames, slab))
+            continue;
+        x->fate[slab] = SLAB_GOING;
+        x->going++;
+        more = true;
+        frames -= bpi_frames_slab_populated(pool->frames, slab);
+    }
+    if (more)
+        bpi_magazines_flush(pool);
+    return frames <= x->target;
+}
+
+/* ---- emptying them ---- */
+
+/* An extent moves, or goes if there is no frame for it. false: it has to stay for now. */
+static bool clear_extent(struct shrink *x, uint32_t head, uint64_t seen)
+{
+    unsigned order = frame_order(seen);
+    bp_session *s = x->s;
+    uint32_t to;
+    int rc;
+
+    if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS)) != FRAME_BOUND)
+        return false;
+    if (bpi_frame_take(s, order, &to))
+        return bpi_evict_this(s, head, frame_load(&x->pool->frame[head]));
+    slim_lock_take(&s->magazine_lock);
+    rc = bpi_extent_move(s, head, frame_load(&x->pool->frame[head]), to);
+    slim_lock_give(&s->magazine_lock);
+    bpi_frame_give(x->pool, rc ? to : head, order);
+    return rc == 0;
+}
+
+/* Once through a slab. */
+static void clear_slab(struct shrink *x, unsigned slab)
+{
+    uint32_t first, end;
+
+    frames_of(x->pool, slab, &first, &end);
+    for (uint32_t f = first; f < end;) {
+        uint64_t seen = frame_load(&x->pool->frame[f]);
+
+        if (!frame_is_free(seen) && clear_extent(x, f, seen))
+            x->last_ns = bpi_now_ns();
+        f = next_extent(f, seen);
+    }
+}
+
+/* A slab that may be empty by now. false: not yet, or the system or a ring does not let go of it. */
+static bool end_slab(struct shrink *x, unsigned slab)
+{
+    struct frames *frames = x->pool->frames;
+
+    if (bpi_frames_drain_left(frames, slab) || bpi_channels_unregister(x->pool, slab) ||
+        bpi_frames_drain_end(frames, slab))
+        return false;
+    SYNC_POINT("resize:given_back");
+    x->fate[slab] = SLAB_STAYS;
+    x->going--;
+    x->last_ns = bpi_now_ns();
+    return true;
+}
+
+/* Those that are left drain no longer. */
+static void cancel_going(struct shrink *x)
+{
+    for (unsigned i = 0; i < x->slabs; i++) {
+        if (x->fate[i] != SLAB_GOING)
+            continue;
+        bpi_frames_drain_cancel(x->pool->frames, i);
+        x->fate[i] = SLAB_TRIED;
+        x->going--;
+    }
+    bpi_release_notify(x->pool);
+}
+
+/* Until all that drain are empty, or nothing has come out of any of them for a while. */
+static void empty_going(struct shrink *x, uint64_t patience_ns)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+
+    x->last_ns = bpi_now_ns();
+    while (x->going && bpi_now_ns() < x->last_ns + patience_ns) {
+        unsigned before = x->going;
+
+        for (unsigned i = 0; i < x->slabs; i++) {
+            if (x->fate[i] != SLAB_GOING || end_slab(x, i))
+                continue;
+            clear_slab(x, i);
+            bpi_magazine_flush(x->s);
+            end_slab(x, i);
+        }
+        if (x->going == before) { /* what is left is pinned, being read, or in somebody's hands for a moment */
+            bpi_reap_everywhere(x->s);
+            nanosleep(&pause, NULL);
+        }
+    }
+}
+
+/* 0; -EBUSY: something stays pinned, what could be given back was. */
+static int shrink(struct shrink *x)
+{
+    uint64_t patience_ns = x->pool->wait_ns / PATIENCE_SHARE;
+    int rc = 0;
+
+    while (populated(x->pool) > x->target && !rc) {
+        bool enough = begin_enough(x);
+
+        empty_going(x, enough ? patience_ns : x->pool->wait_ns);
+        cancel_going(x);
+        if (!enough && populated(x->pool) > x->target)
+            rc = -EBUSY;
+    }
+    return rc;
+}
+
+static int shrink_to(bp_pool *pool, uint32_t target)
+{
+    const struct bp_session_options o = {.size = sizeof(o), .label = "bp_pool_resize"};
+    struct shrink x = {.pool = pool, .target = target, .slabs = bpi_frames_slab_count(pool->frames)};
+    int rc = 0;
+
+    if (populated(pool) <= target)
+        return 0;
+    x.fate = calloc(x.slabs, sizeof(*x.fate));
+    x.cost = calloc(x.slabs, sizeof(*x.cost));
+    if (!x.fate || !x.cost)
+        rc = -ENOMEM;
+    if (!rc)
+        rc = bp_session_open(pool, &o, &x.s);
+    if (!rc) {
+        rc = shrink(&x);
+        if (bp_session_close(x.s)) /* it holds nothing */
+            rc = rc ? rc : -EBUSY;
+    }
+    free(x.fate);
+    free(x.cost);
+    return rc;
+}
+
+/* ---- the call ---- */
+
+/* One at a time. 0, or -EBUSY at the deadline. */
+static int resize_begin(bp_pool *pool)
+{
+    uint64_t deadline_ns = bpi_now_ns() + pool->wait_ns;
+    uint32_t none = 0;
+
+    /* acquire: as a lock */
+    while (!atomic_compare_exchange_strong_explicit(&pool->resizing, &none, 1, memory_order_acquire,
+                                                    memory_order_relaxed)) {
+        if (bpi_now_ns() >= deadline_ns)
+            return -EBUSY;
+        bpi_futex_wait(&pool->resizing, 1, deadline_ns);
+        none = 0;
+    }
+    return 0;
+}
+
+static void resize_end(bp_pool *pool)
+{
+    atomic_store_explicit(&pool->resizing, 0, memory_order_release);
+    bpi_futex_wake(&pool->resizing, 1);
+}
+
+int bp_pool_resize(bp_pool *pool, uint64_t bytes, uint64_t *achieved)
+{
+    uint32_t frames;
+    int rc;
+
+    if (bpi_pool_forked(pool))
+        return BP_FORKED;
+    rc = resize_begin(pool);
+    if (rc)
+        return rc;
+    frames = bpi_budget_frames(pool, bytes);
+    if (bytes < BP_MEMORY_MIN || bytes > pool->options.memory_max || !frames) {
+        rc = -EINVAL;
+        goto out;
+    }
+    set_budget(pool, bytes, frames);
+    rc = shrink_to(pool, frames);
+    if (rc) {
+        uint64_t left = populated(pool);
+
+        frames = left > frames ? (uint32_t)left : frames;
+        bytes = budget_bytes(pool, frames);
+        set_budget(pool, bytes < pool->options.memory_max ? bytes : pool->options.memory_max, frames);
+    }
+    bpi_release_notify(pool); /* there may be more for who waits */
+out:
+    if (achieved)
+        *achieved = atomic_load_explicit(&pool->memory, memory_order_relaxed);
+    resize_end(pool);
+    return rc;
+}
