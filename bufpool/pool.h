@@ -108,8 +108,8 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    slim_lock lock; /* of what follows */
-    struct read *read;    /* CHANNEL_DEPTH of them */
+    slim_lock lock;    /* of what follows */
+    struct read *read; /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
     uint64_t registered_bytes;
