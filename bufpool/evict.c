@@ -85,7 +85,7 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (0)
+    if (bpi_frames_draining(s->pool->frames, head))
         bpi_frame_give(s->pool, head, order);
     else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;

@@ -42,6 +42,8 @@ static const struct bench_case *const all_cases[] = {
     &bench_index_batch_31,
     &bench_fault_init,
     &bench_restart,
+    &bench_compact,
+    &bench_shrink,
     &bench_send,
     &bench_evict,
     &bench_fault,
