@@ -212,6 +212,7 @@ static int open_memory(bp_pool *pool)
     if (madvise(pool->frame, frames * sizeof(*pool->frame), MADV_DOFORK) ||
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
+    pool->slow_percent = o->dirty_target + o->dirty_trigger;
     rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
     if (rc)
         return rc;

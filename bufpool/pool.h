@@ -55,15 +55,18 @@
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
-#define SESSION_COUNTERS(X) \
-    X(hits)                 \
-    X(misses)               \
-    X(joins)                \
-    X(refaults)             \
-    X(evictions)            \
-    X(evict_examined)       \
-    X(frames_moved)         \
-    X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates)
+#define SESSION_COUNTERS(X)                                                                                          \
+    X(hits)                                                                                                          \
+    X(misses)                                                                                                        \
+    X(joins)                                                                                                         \
+    X(refaults)                                                                                                      \
+    X(evictions)                                                                                                     \
+    X(evict_examined)                                                                                                \
+    X(frames_moved)                                                                                                  \
+    X(frame_waits)                                                                                                   \
+    X(reads)                                                                                                         \
+    X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) \
+        X(dirty_overshoot)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -313,9 +316,12 @@ struct bp_pool {
     _Alignas(LINE) struct recording recording;
 
     struct frame_dirty *dirty;     /* by head */
+    uint32_t slow_percent;         /* dirty_target and dirty_trigger together */
     pthread_mutex_t writer_lock;   /* of the making of it; outermost */
     struct writer *_Atomic writer; /* from the first file on that is opened for writing */
     _Alignas(LINE) _Atomic uint64_t dirty_pages;
+    _Atomic uint32_t stopped; /* callers that wait for it to become less */
+    _Atomic uint32_t cleaned; /* futex: moves on when it does, while somebody waits */
 };
 
 /* Pages entered into the index, or taken out of it. relaxed: a count, nothing is ordered by it */
@@ -363,6 +369,18 @@ static inline uint32_t frames_limit(const bp_pool *pool)
 static inline uint64_t dirty_target(const bp_pool *pool)
 {
     return (uint64_t)frames_limit(pool) * pool->options.dirty_target / 100;
+}
+
+/* More stop those who make it more. */
+static inline uint64_t dirty_trigger(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_trigger / 100;
+}
+
+/* In the middle between these: more slow them. */
+static inline uint64_t dirty_slow(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->slow_percent / 200;
 }
 
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
@@ -745,6 +763,23 @@ void bpi_dirty_forget(bp_file *, uint32_t head);
  */
 void bpi_dirty_copy(bp_pool *, uint32_t from, uint32_t to);
 void bpi_dirty_clear(bp_pool *, uint32_t head);
+/*
+ * Who is about to change a page of a file that is written, while much is dirty: goes on at once, a little later, or when
+ * less is dirty. 0; -EBUSY: not before the deadline.
+ */
+int bpi_write_throttle(bp_session *, bp_file *, uint64_t deadline_ns);
+/* Is that for this caller to ask? Relaxed: a limit, nothing is ordered by it. */
+static inline bool write_is_much(const bp_file *file)
+{
+    return file->write &&
+           unlikely(atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_slow(file->pool));
+}
+/* Has he to wait? For callers who cannot, and come again. */
+static inline bool write_is_stopped(const bp_session *s, const bp_file *file)
+{
+    return write_is_much(file) && !session_refs(s) &&
+           atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_trigger(file->pool);
+}
 /* The end of a file as far as its changes go, bytes; 0 if it is not written. */
 static inline uint64_t file_end(const bp_file *file)
 {

@@ -97,13 +97,14 @@ static long piece_populate(struct frames *frames, unsigned node_index, uint32_t 
         bytes = bpi_slab_populate(slabs, (unsigned)node->slab, most);
     } else {
         /* Slabs of more than the node's memory would be on other nodes in truth: let those have them. */
-        if (frames->node_count > 1 && node_bytes && node->slab_bytes >= node_bytes)
+        if (frames->node_count > 1 && node_bytes &&
+            atomic_load_explicit(&node->slab_bytes, memory_order_relaxed) >= node_bytes)
             return 0;
         int slab = bpi_slab_place(slabs, frames->topology, node_index, most);
         if (slab < 0)
             return slab == -ENOSPC ? 0 : slab;
         node->slab = slab;
-        node->slab_bytes += slabs->slab[slab].bytes;
+        atomic_fetch_add_explicit(&node->slab_bytes, slabs->slab[slab].bytes, memory_order_relaxed);
         bytes = (long)atomic_load_explicit(&slabs->slab[slab].populated, memory_order_relaxed);
         if (!bytes) /* else the trial of hugetlb has done it */
             bytes = bpi_slab_populate(slabs, (unsigned)slab, most);

@@ -45,7 +45,7 @@ done
 export BP_STRESS_SECONDS=${BP_STRESS_SECONDS:-3}
 
 packages=(gcc g++ clang llvm libclang-rt-14-dev cmake ninja-build pkgconf liburing-dev liburcu-dev libhwloc-dev libcriterion-dev
-    libhiredis-dev libhttp-parser-dev libisal-dev libseccomp-dev zlib1g-dev libjansson-dev liblmdb-dev redis-tools curl)
+    libhiredis-dev libhttp-parser-dev libisal-dev libseccomp-dev zlib1g-dev libjansson-dev liblmdb-dev nutcracker redis-tools curl)
 
 passed=0 failed=0 skipped=0
 

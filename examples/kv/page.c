@@ -39,18 +39,6 @@ static uint32_t load32(const uint32_t *at)
     return __atomic_load_n(at, __ATOMIC_RELAXED);
 }
 
-unsigned page_count(const struct page *page)
-{
-    unsigned count = load16(&page->count);
-
-    return count < SLOTS_MAX ? count : SLOTS_MAX;
-}
-
-unsigned page_level(const struct page *page)
-{
-    return __atomic_load_n(&page->level, __ATOMIC_RELAXED);
-}
-
 static unsigned skip_of(const struct page *page)
 {
     return page_level(page) ? INNER_SKIP : LEAF_SKIP;
@@ -78,6 +66,7 @@ static int compare_rest(const struct page *page, unsigned slot, const unsigned c
 
     if (at + bytes > PAGE_BYTES)
         return 0;
+    __builtin_prefetch((const char *)page + at + 64); /* the value, on its way while the key is compared */
     order = memcmp((const unsigned char *)page + at, rest, least);
     if (order)
         return order;

@@ -41,7 +41,6 @@ static void add(struct range_set *set, uint64_t first, uint64_t last)
         place = i < place ? i : place;
         set->count--;
         memmove(&set->part[i], &set->part[i + 1], (set->count - i) * sizeof(set->part[0]));
-        i = 0; /* it may reach further now */
     }
     place = place < set->count ? place : set->count;
     memmove(&set->part[place + 1], &set->part[place], (set->count - place) * sizeof(set->part[0]));

@@ -243,7 +243,7 @@ static enum serve_parsed set_option(const char *name, const struct serve_option 
 
 static enum serve_parsed check_required(const char *name, const struct serve_options *into)
 {
-    const char *missing = !into->files ? "--data FILE" : !into->memory ? "--memory SIZE" : NULL;
+    const char *missing = !into->files && !into->no_files ? "--data FILE" : !into->memory ? "--memory SIZE" : NULL;
 
     if (!missing)
         return SERVE_RUN;

@@ -9,6 +9,7 @@
 #define SERVE_OPTIONS_H
 
 #include <bufpool/bufpool.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ struct serve_options {
     const char *data[SERVE_FILES_MAX]; /* paths of the files served */
     unsigned files;
     unsigned files_max;          /* that the server can serve; set before */
+    bool no_files;               /* the server has its data elsewhere: no pool is opened for it, and no file */
     uint64_t memory;             /* bytes of the pool */
     uint64_t client_memory;      /* bytes that all clients' buffers may take */
     char host[SERVE_HOST_BYTES]; /* empty: every address */

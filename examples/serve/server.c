@@ -82,7 +82,7 @@ static void pool_log(void *context, const char *line)
 static void report_caps(struct serve_server *server)
 {
     struct bp_cap cap[CAPS_MAX];
-    int count = bp_pool_caps(server->pool, cap, CAPS_MAX);
+    int count = server->pool ? bp_pool_caps(server->pool, cap, CAPS_MAX) : 0;
 
     for (int i = 0; i < count && i < CAPS_MAX; i++) {
         if (cap[i].reason[0])
@@ -126,7 +126,12 @@ static int open_data(struct serve_server *server)
                                  .log_ctx = (void *)(uintptr_t)app->name,
                                  .error = &error};
     struct bp_file_options fo = {.size = sizeof(fo), .direct = options->direct, .error = &error};
-    int code = bp_pool_open(&po, &server->pool);
+    int code;
+
+    server->extent_bytes = BP_PAGE_SIZE;
+    if (options->no_files)
+        return 0;
+    code = bp_pool_open(&po, &server->pool);
 
     if (code) {
         fprintf(stderr, "%s: cannot open a pool of %llu bytes: %s\n", app->name, (unsigned long long)options->memory,

@@ -29,6 +29,11 @@ struct serve_app {
     void (*stopped)(struct serve_server *);
     void (*opened)(struct serve_conn *);
     enum serve_step (*step)(struct serve_conn *);
+    /*
+     * After the requests of many clients and before any reply to them is sent: what replies promise must be so by then.
+     * Only where serve_server.settles says so.
+     */
+    void (*settle)(struct serve_worker *);
     /* A page could not be had, and nothing of its part was sent. Queue text in `instead` (true), or end the client
      * (false). */
     bool (*failed)(struct serve_conn *, uint64_t page, int code, char *instead, size_t size);
@@ -56,6 +61,7 @@ struct serve_server {
     unsigned running;   /* that have a thread */
     int64_t started_ms; /* monotonic */
     char where[SERVE_ADDRESS_BYTES];
+    bool settles; /* app->settle is to be called: set by ready() */
     _Atomic bool stopping;
     _Atomic bool hurry;  /* a second signal: do not wait for clients */
     _Atomic bool broken; /* a worker gave up */

@@ -21,9 +21,10 @@
 
 #define EVENTS_MAX       128
 #define POLL_EVENTS      64u
-#define POLL_ROUNDS      16u /* of POLL_EVENTS answers each, before sockets get their turn */
-#define RUN_ROUNDS       4u  /* run and poll, before sockets get their turn */
-#define LINGER_STEPS     4u  /* SERVE_SCRATCH_BYTES each, before others get their turn */
+#define POLL_ROUNDS      16u  /* of POLL_EVENTS answers each, before sockets get their turn */
+#define RUN_ROUNDS       4u   /* run and poll, before sockets get their turn */
+#define LINGER_STEPS     4u   /* SERVE_SCRATCH_BYTES each, before others get their turn */
+#define SETTLE_CLIENTS   256u /* whose replies wait for one settle() */
 #define TICK_MS          1000
 #define TICK_STOPPING_MS 50
 #define IDLE_MS          2000    /* without bytes: memory is given back */
@@ -288,6 +289,28 @@ static void answer(struct serve_conn *conn, enum serve_step found)
         serve_run_later(conn);
 }
 
+/*
+ * Some of them, all first halves before the second ones, so that what settle() waits for is waited for once. How many of
+ * count are left. The dead are only buried between turns.
+ */
+static unsigned run_some(struct serve_worker *worker, unsigned count)
+{
+    struct serve_conn *conn[SETTLE_CLIENTS];
+    enum serve_step found[SETTLE_CLIENTS];
+    unsigned some = 0;
+
+    while (some < count && some < SETTLE_CLIENTS && (conn[some] = TAILQ_FIRST(&worker->run))) {
+        TAILQ_REMOVE(&worker->run, conn[some], run_link);
+        conn[some]->queued = false;
+        found[some] = look(conn[some]);
+        some++;
+    }
+    worker->server->app->settle(worker);
+    for (unsigned i = 0; i < some; i++)
+        answer(conn[i], found[i]);
+    return some ? count - some : 0;
+}
+
 /* Everybody who is on the list now; who is put on it meanwhile has to wait for the next round. */
 static void run_all(struct serve_worker *worker)
 {
@@ -296,6 +319,8 @@ static void run_all(struct serve_worker *worker)
 
     TAILQ_FOREACH(conn, &worker->run, run_link)
     count++;
+    while (worker->server->settles && count)
+        count = run_some(worker, count);
     while (count-- && (conn = TAILQ_FIRST(&worker->run))) {
         enum serve_step found;
 
@@ -566,11 +591,11 @@ int serve_worker_open(struct serve_worker *worker, const char *label, unsigned p
         return -errno;
     worker->scratch = malloc(SERVE_SCRATCH_BYTES);
     code = worker->scratch ? ops_open(worker) : -ENOMEM;
-    if (!code)
+    if (!code && worker->server->pool)
         code = bp_session_open(worker->server->pool, &options, &worker->session);
     if (!code)
         code = watch(worker, worker->wake_fd, &worker->wake_fd);
-    if (!code) {
+    if (!code && worker->session) {
         int fd = bp_session_fd(worker->session);
 
         code = fd < 0 ? fd : watch(worker, fd, &worker->session);

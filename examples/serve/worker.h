@@ -97,10 +97,11 @@ struct serve_worker {
     unsigned index;
     pthread_t thread;
     int epoll_fd;
-    int wake_fd; /* eventfd: newcomers, or stop */
-    bp_session *session;
-    int64_t now_ms; /* monotonic, read once per turn */
-    char *scratch;  /* SERVE_SCRATCH_BYTES to receive into */
+    int wake_fd;         /* eventfd: newcomers, or stop */
+    bp_session *session; /* NULL where there is no pool */
+    void *own;           /* the server's */
+    int64_t now_ms;      /* monotonic, read once per turn */
+    char *scratch;       /* SERVE_SCRATCH_BYTES to receive into */
 
     unsigned pins; /* held or being got */
     unsigned pins_max;

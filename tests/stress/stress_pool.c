@@ -225,6 +225,24 @@ static void a_copy(struct worker *w, unsigned f)
         judge(world, done == sizeof(to) && !memcmp(to, world->data[f].content + offset, done), "a copy", offset / 4096);
 }
 
+/* A map of what is in memory: whatever comes and goes meanwhile, no cell has more pages than it has. */
+static void a_map(struct worker *w, unsigned f)
+{
+    struct bp_residency cell[10] = {{{0}}};
+    uint64_t next = 0, first = draw(w) % 100, size = 1 + draw(w) % 99;
+    int rc = bp_file_residency(w->world->file[f], first, size, cell, 10, &next);
+    bool right = !rc && next == first + 10 * size;
+
+    for (unsigned i = 0; i < 10; i++) {
+        uint64_t pages = 0;
+
+        for (unsigned order = 0; order <= BP_ORDER_MAX; order++)
+            pages += cell[i].pages[order];
+        right &= pages <= size;
+    }
+    judge(w->world, right, "a map", first);
+}
+
 /* Some of a scan, in either direction; now and then it is left in the middle, or goes on somewhere else. */
 static void a_scan(struct worker *w, unsigned f)
 {
@@ -334,6 +352,8 @@ static void *work(void *arg)
             a_list(w, f);
         if (draw(w) % 16 == 0)
             a_move(w, f, page);
+        if (draw(w) % 128 == 0)
+            a_map(w, f);
         if (w->world->resizable && draw(w) % 512 == 0)
             a_resize(w);
         switch (draw(w) % 16) {
