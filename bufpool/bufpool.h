@@ -171,9 +171,12 @@ struct bp_pool_options {
                               would do: more are more exact, each costs 1.2 KiB of memory, and every access to a page
                               of the sample some hundred instructions. Up to 8,192; 0: as suits the pool */
     uint64_t memory_max; /* bytes that bp_pool_resize may go up to: address space for as much is reserved. 0: memory */
-    /* Percent of the frames that may be dirty: above the target some are written in the background; 0: 10 */
-    uint32_t dirty_target;
-    uint32_t dirty_trigger; /* above it, those who are about to change pages wait; 0: 40. Both at most 90 */
+    /*
+     * Percent of the frames, 90 at the most. When more than the target are dirty, some are written in the background; 0: 10.
+     * On the way from there to the trigger, exclusive gets, creates and upgrades of files that are written are slowed, and
+     * above it they wait (EBUSY at the deadline), but for sessions that hold a ref: what has begun can end; 0: 40.
+     */
+    uint32_t dirty_target, dirty_trigger;
     enum bp_place place;
     uint64_t nodes; /* see enum bp_place; 0: all. EINVAL: one of them is not there, or has no memory for this process */
     /*
@@ -257,7 +260,7 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                   \
     X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
     X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
+    X(memory_index, "bytes", GAUGE, "index nodes, in use or for later use")                    \
     X(frames_total, "frames", GAUGE, "frames the budget allows")                               \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
@@ -291,10 +294,17 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(log_errors, "calls", COUNTER, "of these, failed")                                        \
     X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
     X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
+    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")     \
+    X(dirty_stopped, "requests", COUNTER, "times one had to wait for writes, above it")        \
+    X(dirty_overshoot, "requests", COUNTER, "times one went on above it, since it held refs")  \
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
     X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")             \
     X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")      \
-    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
+    X(pages_damaged, "pages", GAUGE, "pages known to be bad, not read again for a while")      \
+    X(memory_policy, "bytes", GAUGE, "queues of replacement, and the small pools")             \
+    X(memory_io, "bytes", GAUGE, "rings and their requests")                                   \
+    X(memory_sessions, "bytes", GAUGE, "sessions")                                             \
+    X(memory_leaves, "bytes", GAUGE, "arrays of leaves of open files, at the most")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
@@ -659,6 +669,9 @@ BP_API int bp_unreserve(bp_session *);
  * so; who waits (bp_flush, bp_sync, bp_file_close) is told. A sync that fails is final, since the system may have dropped
  * what it could not write: everybody who waits for it is told, and all later syncs of the file fail. Recover from the
  * log, in another process or at least after closing the file with bp_file_abandon.
+ *
+ * How much may be dirty is limited (bp_pool_options.dirty_trigger), so that there is always room for pages that are only
+ * read, also while nothing can be written.
  *
  * flush_log and seal are called on the library's thread (signals blocked), one at a time. They must not call the pool nor
  * wait for a thread that does.

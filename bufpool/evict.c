@@ -33,6 +33,7 @@ struct hunt {
     unsigned order;
     uint32_t found;   /* single frames kept in s->magazine */
     uint32_t block;   /* larger extent that is kept, or FRAME_NONE */
+    uint32_t pages;   /* so many are to go, and their frames home; 0: frames are wanted */
     uint32_t evicted; /* pages */
     uint32_t extents; /* evicted */
     uint32_t examined;
@@ -73,9 +74,9 @@ void bpi_magazines_flush(bp_pool *pool)
 /* ---- one extent ---- */
 
 /* The shadow of a page that goes: when it was used last, as far as anybody noticed. */
-static index_entry shadow_of(const struct hunt *h, uint32_t head, unsigned order)
+static index_entry shadow_of(const struct hunt *h, const struct frame_cold *cold, unsigned order)
 {
-    uint32_t stamp = atomic_load_explicit(&h->s->pool->cold[head].stamp, memory_order_relaxed);
+    uint32_t stamp = atomic_load_explicit(&cold->stamp, memory_order_relaxed);
 
     return h->shadows ? entry_of_shadow(stamp, order, 0) : ENTRY_NONE;
 }
@@ -85,9 +86,9 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (bpi_frames_draining(s->pool->frames, head))
+    if (h->pages) {
         bpi_frame_give(s->pool, head, order);
-    else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
+    } else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;
         h->found++;
     } else if (order && order == h->order && h->block == FRAME_NONE) {
@@ -111,12 +112,13 @@ static bool is_spared(const struct hunt *h, uint32_t head)
                atomic_load_explicit(&file->floor_pages, memory_order_relaxed);
 }
 
-/* Steps 1 to 3. true: it is gone, and its frames are the caller's. ours: its entry of the policy is. */
-static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours)
+/* Steps 1 to 3, for those who know the order or not. */
+static inline __attribute__((always_inline)) bool evict_with(struct hunt *h, uint32_t head, uint64_t seen,
+                                                             unsigned order, bool ours)
 {
     bp_pool *pool = h->s->pool;
     struct frame *f = &pool->frame[head];
-    unsigned order = frame_order(seen);
+    struct frame_cold *cold = &pool->cold[head];
     bp_file *file;
     uint64_t id;
 
@@ -125,7 +127,7 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
     SYNC_POINT("evict:claimed");
     id = frame_id(f);
     file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
-    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow_of(h, head, order)) ==
+    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow_of(h, cold, order)) ==
                  INDEX_HELD)) {
         latch_drop(f); /* somebody reads it in a run */
         return false;
@@ -133,12 +135,26 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
     file_shrank(file, 1ull << order);
     SYNC_POINT("evict:erased");
     if (ours)
-        policy_gone(h->s->seat.policy, head);
+        policy_gone(cold);
     if (frame_unbind(f) & FRAME_WAITERS)
         bpi_frame_wake(f);
     h->extents++;
     h->evicted += 1u << order;
     return true;
+}
+
+/* Steps 1 to 3. true: it is gone, and its frames are the caller's. ours: its entry of the policy is. */
+static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours)
+{
+    return evict_with(h, head, seen, frame_order(seen), ours);
+}
+
+/* The policy's choice; pages are what most of them are. */
+static inline bool evict_victim(struct hunt *h, const struct victim *v)
+{
+    if (unlikely(frame_order(v->seen)))
+        return evict_extent(h, v->head, v->seen, true);
+    return evict_with(h, v->head, v->seen, 0, true);
 }
 
 /* Whether an extent could go now: nobody has it, and it is cold. A warm one is cooled. */
@@ -186,10 +202,13 @@ static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
     for (int i = 0; i < n; i++)
         prefetch_victim(s->pool, victim[i].head);
     for (int i = 0; i < n; i++) {
-        if (!is_spared(h, victim[i].head) && evict_extent(h, victim[i].head, victim[i].seen, true)) {
-            if (bpi_frames_draining(s->pool->frames, victim[i].head))
-                search->rounds = 0; /* it serves nobody, so this search is longer than others, and may spare more */
-            keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
+        if (!is_spared(h, victim[i].head) && evict_victim(h, &victim[i])) {
+            if (likely(!bpi_frames_draining(s->pool->frames, victim[i].head))) {
+                keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
+            } else { /* it serves nobody, so this search is longer than others, and may spare more */
+                bpi_frame_give(s->pool, victim[i].head, frame_order(victim[i].seen));
+                search->rounds = 0;
+            }
         } else {
             bpi_policy_put_back(&s->seat, &victim[i]);
             search->hopeful = true;
@@ -204,6 +223,8 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
     bp_session *s = h->s;
     int n;
 
+    if (h->pages)
+        return h->evicted >= h->pages;
     if (h->order == 0) {
         if (!h->found && h->evicted) {
             n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
@@ -559,15 +580,17 @@ int bpi_nodes_reserve(bp_session *s)
     bp_pool *pool = s->pool;
     int rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
 
-    /* at the limit: pages that are alone in their leaves cost a node each; let some go without a shadow */
+    /* at the limit: frames give way to nodes, or pages that are alone in their leaves, without a shadow */
     for (unsigned tries = 0; rc && tries < 16; tries++) {
-        struct hunt h = {.s = s};
+        struct hunt h = {.s = s, .pages = MAGAZINE_NODES};
         uint32_t unused;
 
-        slim_lock_take(&s->magazine_lock);
-        hunt(&h, &unused);
-        slim_lock_give(&s->magazine_lock);
-        trim_shadows(pool);
+        if (!bpi_budget_trade(pool)) {
+            slim_lock_take(&s->magazine_lock);
+            hunt(&h, &unused);
+            slim_lock_give(&s->magazine_lock);
+            trim_shadows(pool);
+        }
         rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
     }
     return rc;

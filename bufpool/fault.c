@@ -671,6 +671,10 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
     deadline_ns = s->since_ns + s->pool->wait_ns;
     if (mode != BP_SHARED && mode != BP_EXCLUSIVE)
         return bpi_session_fail(s, -EINVAL, "mode %d is neither BP_SHARED nor BP_EXCLUSIVE", (int)mode);
+    if (mode == BP_EXCLUSIVE && write_is_much(file))
+        rc = bpi_write_throttle(s, file, deadline_ns);
+    if (rc)
+        return rc;
     for (unsigned k = 0; n > 1 && k < n && k < PREFETCH; k++)
         bpi_index_prefetch(&file->index, page[k]);
     while (i < n) {

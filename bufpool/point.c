@@ -267,7 +267,7 @@ static inline bool latch_from(const bp_file *file, uint64_t page, struct frame *
 {
     if (mode == BP_SHARED)
         return frame_pin_from(f, seen);
-    return !(seen & FRAME_PINS) && frame_lock_from(f, seen) && latch_stands(file, page, f);
+    return !(seen & FRAME_PINS) && !write_is_much(file) && frame_lock_from(f, seen) && latch_stands(file, page, f);
 }
 
 /* The hit of bp_get and bp_get_hinted; false: the slow path. */

@@ -10,7 +10,7 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
- *   resize.c   so that memory can be given back
+ *   resize.c   so that memory can be given back   budget.c   what memory is for
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
@@ -55,15 +55,18 @@
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
-#define SESSION_COUNTERS(X) \
-    X(hits)                 \
-    X(misses)               \
-    X(joins)                \
-    X(refaults)             \
-    X(evictions)            \
-    X(evict_examined)       \
-    X(frames_moved)         \
-    X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates)
+#define SESSION_COUNTERS(X)                                                                                          \
+    X(hits)                                                                                                          \
+    X(misses)                                                                                                        \
+    X(joins)                                                                                                         \
+    X(refaults)                                                                                                      \
+    X(evictions)                                                                                                     \
+    X(evict_examined)                                                                                                \
+    X(frames_moved)                                                                                                  \
+    X(frame_waits)                                                                                                   \
+    X(reads)                                                                                                         \
+    X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) \
+        X(dirty_overshoot)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -108,8 +111,8 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    slim_lock lock; /* of what follows */
-    struct read *read;    /* CHANNEL_DEPTH of them */
+    slim_lock lock;    /* of what follows */
+    struct read *read; /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
     uint64_t registered_bytes;
@@ -260,12 +263,13 @@ struct bp_pool {
     struct frame *frame;
     struct frame_cold *cold;
     char *base;
-    uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
-    _Atomic uint32_t frames_limit; /* that the budget allows now */
-    _Atomic uint64_t memory;       /* the budget; written by who resizes */
-    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
-    _Atomic uint32_t resizing;     /* futex: somebody does */
-    _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
+    uint32_t frames_total;               /* that there can ever be: all frame numbers are below */
+    _Atomic uint32_t frames_limit;       /* that the budget allows now */
+    _Atomic uint64_t memory;             /* the budget; written by who resizes */
+    uint64_t beside;                     /* bytes of it for what does not depend on the number of frames */
+    _Atomic uint32_t resizing;           /* futex: somebody does */
+    _Atomic uint64_t no_trade_before_ns; /* the last trade of frames for nodes came to nothing */
+    _Atomic uint32_t batch;              /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -296,6 +300,7 @@ struct bp_pool {
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
     unsigned session_count;
+    uint32_t nodes_shared; /* of the index, beside what sessions have in stock: budget.c */
     uint32_t session_number;
     uint64_t null_files;                        /* opened so far */
     struct counters past;                       /* of closed sessions */
@@ -311,9 +316,12 @@ struct bp_pool {
     _Alignas(LINE) struct recording recording;
 
     struct frame_dirty *dirty;     /* by head */
+    uint32_t slow_percent;         /* dirty_target and dirty_trigger together */
     pthread_mutex_t writer_lock;   /* of the making of it; outermost */
     struct writer *_Atomic writer; /* from the first file on that is opened for writing */
     _Alignas(LINE) _Atomic uint64_t dirty_pages;
+    _Atomic uint32_t stopped; /* callers that wait for it to become less */
+    _Atomic uint32_t cleaned; /* futex: moves on when it does, while somebody waits */
 };
 
 /* Pages entered into the index, or taken out of it. relaxed: a count, nothing is ordered by it */
@@ -361,6 +369,18 @@ static inline uint32_t frames_limit(const bp_pool *pool)
 static inline uint64_t dirty_target(const bp_pool *pool)
 {
     return (uint64_t)frames_limit(pool) * pool->options.dirty_target / 100;
+}
+
+/* More stop those who make it more. */
+static inline uint64_t dirty_trigger(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_trigger / 100;
+}
+
+/* In the middle between these: more slow them. */
+static inline uint64_t dirty_slow(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->slow_percent / 200;
 }
 
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
@@ -685,8 +705,33 @@ int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
 
 /* ---- resize.c ---- */
 #define FRAMES_MIN 16u /* of a pool */
+/*
+ * Slabs leave until so many frames have memory, at the most. Waits for what is pinned up to wait_ns without success; 0:
+ * never. 0; -EBUSY: it did not come that far; -ENOMEM. The caller has made `resizing` 1, and no lock is held.
+ */
+int bpi_shrink(bp_pool *, uint32_t frames, uint64_t wait_ns);
+/* `resizing` is 0 again. */
+void bpi_resize_end(bp_pool *);
+
+/* ---- budget.c ---- */
 /* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
-uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
+uint32_t bpi_budget_frames(bp_pool *, uint64_t bytes);
+/* The other way round: the least that allows so many frames. */
+uint64_t bpi_budget_bytes(bp_pool *, uint32_t frames);
+/* From now on; what has more memory already keeps it. The caller is the one who resizes. */
+void bpi_budget_set(bp_pool *, uint64_t bytes, uint32_t frames);
+/*
+ * The nodes of the index are used up: some frames less, and nodes for it. true: look again; false: not now. No lock is
+ * held. Waits some milliseconds at the most, for another one that does the same.
+ */
+bool bpi_budget_trade(bp_pool *);
+/* As many nodes as are shared, and what sessions have in stock. pool.lock is held, or nobody else is there. */
+void bpi_budget_nodes(bp_pool *);
+/* Memory of a channel, and of the array of leaves of one file. */
+uint64_t bpi_channel_bytes(const bp_pool *);
+uint64_t bpi_leaves_bytes(uint32_t nodes);
+/* The statistics that begin with memory_. */
+void bpi_budget_stats(bp_pool *, struct bp_stats *);
 
 /* ---- compact.c ---- */
 /*
@@ -718,6 +763,23 @@ void bpi_dirty_forget(bp_file *, uint32_t head);
  */
 void bpi_dirty_copy(bp_pool *, uint32_t from, uint32_t to);
 void bpi_dirty_clear(bp_pool *, uint32_t head);
+/*
+ * Who is about to change a page of a file that is written, while much is dirty: goes on at once, a little later, or when
+ * less is dirty. 0; -EBUSY: not before the deadline.
+ */
+int bpi_write_throttle(bp_session *, bp_file *, uint64_t deadline_ns);
+/* Is that for this caller to ask? Relaxed: a limit, nothing is ordered by it. */
+static inline bool write_is_much(const bp_file *file)
+{
+    return file->write &&
+           unlikely(atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_slow(file->pool));
+}
+/* Has he to wait? For callers who cannot, and come again. */
+static inline bool write_is_stopped(const bp_session *s, const bp_file *file)
+{
+    return write_is_much(file) && !session_refs(s) &&
+           atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_trigger(file->pool);
+}
 /* The end of a file as far as its changes go, bytes; 0 if it is not written. */
 static inline uint64_t file_end(const bp_file *file)
 {

@@ -20,12 +20,11 @@
 
 #include "bufpool/writeback.h"
 
-#define DEPTH       (2 * WRITES_MAX) /* of the channel: and syncs */
-#define SWEEP_MOST  64u              /* writes begun for the background before anything else is looked at */
-#define ASKED_PAGES 256u             /* written when eviction asks */
-#define BUSY_NS     NS_PER_MS        /* between looks at what is held exclusively: puts need not tell us */
-#define IDLE_NS     (500 * NS_PER_MS)
-#define SLICE_NS    (100 * NS_PER_MS) /* those who wait look whether anything goes on */
+#define DEPTH      (2 * WRITES_MAX) /* of the channel: and syncs */
+#define SWEEP_MOST 64u              /* writes begun for the background before anything else is looked at */
+#define BUSY_NS    NS_PER_MS        /* between looks at what is held exclusively: puts need not tell us */
+#define IDLE_NS    (500 * NS_PER_MS)
+#define SLICE_NS   (100 * NS_PER_MS) /* those who wait look whether anything goes on */
 
 static struct writer *writer_of(bp_pool *pool)
 {
@@ -344,25 +343,24 @@ static unsigned serve_requests(struct writer *w)
     return total;
 }
 
-/* May the background write it, and is there anything? */
-static bool is_dirty(const bp_file *file, uint64_t now_ns)
+/* Is there anything to write, and may it be? patience: how long it is left alone after it failed. */
+static bool is_dirty(const bp_file *file, uint64_t patience_ns)
 {
     return atomic_load_explicit(&file->dirty, memory_order_relaxed) && file->write && file->writes &&
            !atomic_load_explicit(&file->quiet, memory_order_acquire) &&
            !atomic_load_explicit(&file->writes->barriers, memory_order_relaxed) &&
-           file->writes->hold_until_ns <= now_ns;
+           (!file->writes->failed_ns || bpi_now_ns() - file->writes->failed_ns >= patience_ns);
 }
 
 /* Up to so many writes, from where the last sweep ended, over all files once at the most. */
-static unsigned sweep(struct writer *w, unsigned most)
+static unsigned sweep(struct writer *w, unsigned most, uint64_t patience_ns)
 {
-    uint64_t now = bpi_now_ns();
     unsigned total = 0;
 
     for (unsigned looked = 0; total < most && looked <= FRAME_FILES_MAX; looked++) {
         bp_file *file = atomic_load_explicit(&w->pool->file[w->sweep_file], memory_order_acquire);
 
-        if (file && is_dirty(file, now)) {
+        if (file && is_dirty(file, patience_ns)) {
             total += write_some(w, file, INDEX_DIRTY, &w->sweep_page, UINT64_MAX - 1, most - total);
             if (w->sweep_page != UINT64_MAX)
                 break; /* no room, or enough */
@@ -391,9 +389,9 @@ static unsigned background(struct writer *w)
     }
     if (atomic_exchange_explicit(&w->asked, false, memory_order_relaxed)) {
         counter_add(&w->write_asked, 1);
-        return sweep(w, SWEEP_MOST);
+        return sweep(w, SWEEP_MOST, WRITE_AGAIN_NS);
     }
-    return w->sweeping ? sweep(w, SWEEP_MOST) : 0;
+    return w->sweeping ? sweep(w, SWEEP_MOST, WRITE_HOLD_NS) : 0;
 }
 
 /* ---- the thread ---- */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define LANES 16u
+#define GROUP 4u
 
 typedef uint8_t bytes16 __attribute__((vector_size(LANES)));
 typedef uint64_t halves16 __attribute__((vector_size(LANES)));
@@ -114,27 +115,52 @@ static void look(struct op *op, const unsigned char *from, uint64_t at)
     op->found(op->ctx, at);
 }
 
+/* The places of a vector that are all ones, in order. */
+static void look_at_each(struct op *op, bytes16 places, const unsigned char *from, uint64_t at)
+{
+    uint64_t halves[2];
+
+    memcpy(halves, &places, sizeof(halves));
+    for (unsigned h = 0; h < 2; h++) {
+        for (uint64_t left = le64toh(halves[h]) & 0x8080808080808080u; left;
+             left &= left - 1) { /* one bit of each byte */
+            unsigned k = h * 8 + (unsigned)__builtin_ctzll(left) / 8;
+
+            look(op, from + k, at + k);
+        }
+    }
+}
+
+/* Sixteen places at once: where the pattern's first and last byte are. */
+static bytes16 ends_at(const unsigned char *at, size_t behind, bytes16 firsts, bytes16 lasts)
+{
+    return (bytes16)(load(at) == firsts) & (bytes16)(load(at + behind) == lasts);
+}
+
 /*
- * All places in [from, from + count) at which the pattern begins; it may reach beyond. Sixteen places at once are asked
- * for the pattern's first and last byte (W. Mula, "SIMD-friendly algorithms for substring searching", 2016).
+ * All places in [from, from + count) at which the pattern begins; it may reach beyond. What has not both its ends is not
+ * looked at any closer (W. Mula, "SIMD-friendly algorithms for substring searching", 2016).
  */
 static void find(struct op *op, const unsigned char *from, size_t count, uint64_t at)
 {
     const size_t behind = op->pattern_bytes - 1;
-    const uint8_t first = op->pattern[0], last = op->pattern[behind];
-    const bytes16 firsts = (bytes16){0} + first, lasts = (bytes16){0} + last;
+    const bytes16 firsts = (bytes16){0} + op->pattern[0], lasts = (bytes16){0} + op->pattern[behind];
     size_t i = 0;
 
-    for (; i + LANES <= count; i += LANES) {
-        bytes16 both = (bytes16)(load(from + i) == firsts) & (bytes16)(load(from + i + behind) == lasts);
+    for (; i + GROUP * LANES <= count; i += GROUP * LANES) {
+        bytes16 both[GROUP], some = {0};
 
-        for (unsigned k = 0; any(both) && k < LANES; k++) {
-            if (both[k])
-                look(op, from + i + k, at + i + k);
+        for (unsigned g = 0; g < GROUP; g++) {
+            both[g] = ends_at(from + i + g * LANES, behind, firsts, lasts);
+            some |= both[g];
         }
+        if (!any(some))
+            continue;
+        for (unsigned g = 0; g < GROUP; g++)
+            look_at_each(op, both[g], from + i + g * LANES, at + i + g * LANES);
     }
     for (; i < count; i++) {
-        if (from[i] == first && from[i + behind] == last)
+        if (from[i] == op->pattern[0] && from[i + behind] == op->pattern[behind])
             look(op, from + i, at + i);
     }
 }

@@ -7,6 +7,7 @@
 data=$work/data
 bytes=$((11 * 1024 * 1024 + 4321))
 make_data "$data" $bytes
+touch -d '1 minute ago' "$data" # a date tells only what lies behind
 get() { curl -sS --max-time 60 "$@"; }
 part() { tail -c +$(($1 + 1)) "$data" | head -c "$2"; }
 # raw TEXT: sent as printf has it; what comes back until the connection ends or nothing comes
@@ -96,7 +97,7 @@ same "If-Modified-Since: before" 200 "$(code -H 'If-Modified-Since: Sat, 01 Jan 
 same "If-Modified-Since: no date" 200 "$(code -H 'If-Modified-Since: yesterday')"
 same "If-Match" "200 200 412 412" "$(code -H "If-Match: \"a\",$etag") $(code -H 'If-Match: *') $(code -H 'If-Match: "a"') $(code -H "If-Match: W/$etag")"
 same "If-Unmodified-Since" "200 412" "$(code -H "If-Unmodified-Since: $modified") $(code -H 'If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT')"
-same "If-Range: a date" "206 200" "$(sleep 2; code -r 0-1 -H "If-Range: $modified") $(code -r 0-1 -H 'If-Range: Sat, 01 Jan 2000 00:00:00 GMT')"
+same "If-Range: a date" "206 200" "$(code -r 0-1 -H "If-Range: $modified") $(code -r 0-1 -H 'If-Range: Sat, 01 Jan 2000 00:00:00 GMT')"
 same "404" 404 "$(get -o /dev/null -w '%{http_code}' "$url/nothing")"
 same "405" 405 "$(code -X DELETE -D "$work/head")"
 check "405: Allow" grep -q '^Allow: GET, HEAD' "$work/head"
@@ -126,7 +127,7 @@ same "a Redis client" 400 "$(raw '*1\r\n$4\r\nPING\r\n' | status_of)"
 same "HTTP/2's preface" 400 "$(raw 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' | status_of)"
 long=$(head -c 20000 /dev/zero | tr '\0' a)
 same "a header field of 20,000 bytes" 431 "$(raw "GET /data HTTP/1.1\r\nX: $long\r\n\r\n" | status_of)"
-same "header fields without end" 431 "$( (printf 'GET /data HTTP/1.1\r\n'; yes "X: ${long:0:1000}" | head -c 1000000) | "$clients" raw "$port" 3000 | status_of)"
+same "header fields without end" 431 "$( (printf 'GET /data HTTP/1.1\r\n'; yes "X: ${long:0:1000}" | head -c 1100000) | "$clients" raw "$port" 3000 | status_of)"
 same "a path of 2,000 bytes" 414 "$(raw "GET /${long:0:2000} HTTP/1.1\r\n\r\n" | status_of)"
 same "a body of 1 GB announced" 413 "$(raw 'POST /data HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n' | status_of)"
 same "a body that is forgotten" "405 404" "$(raw 'POST /data HTTP/1.1\r\nContent-Length: 5\r\n\r\nhelloGET /no HTTP/1.1\r\nConnection: close\r\n\r\n' | grep -a ^HTTP | cut -d' ' -f2 | paste -sd' ')"
