@@ -243,65 +243,69 @@ struct bp_slab {
 BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
 
 /* Every statistic, once: field, unit, kind (counter only grows; gauge moves), text. */
-#define BP_STATS_TABLE(X)                                                                           \
-    X(hits, "requests", COUNTER, "page requests answered from memory")                              \
-    X(misses, "requests", COUNTER, "page requests that started a read")                             \
-    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")         \
-    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")           \
-    X(evictions, "extents", COUNTER, "extents evicted")                                             \
-    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                            \
-    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")                    \
-    X(reads, "reads", COUNTER, "reads answered by the device")                                      \
-    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                                   \
-    X(read_errors, "reads", COUNTER, "reads that failed")                                           \
-    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer")      \
-    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                          \
-    X(busy, "requests", COUNTER, "requests that ended at the deadline")                             \
-    X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                        \
-    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                     \
-    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                               \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                           \
-    X(frames_total, "frames", GAUGE, "frames the budget allows")                                    \
-    X(frames_populated, "frames", GAUGE, "frames that have memory")                                 \
-    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                           \
-    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited")      \
-    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                          \
-    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")               \
-    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                      \
-    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                                 \
-    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                          \
-    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")                    \
-    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                            \
-    X(sessions, "sessions", GAUGE, "sessions open")                                                 \
-    X(files, "files", GAUGE, "files open")                                                          \
-    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                               \
-    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")        \
-    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                           \
-    X(whatif_2, "ppm", GAUGE, "for twice as many")                                                  \
-    X(whatif_4, "ppm", GAUGE, "for four times as many")                                             \
-    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                            \
-    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                     \
-    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")               \
-    X(creates, "extents", COUNTER, "extents made without a read")                                   \
-    X(writes, "writes", COUNTER, "writes answered by the device")                                   \
-    X(write_bytes, "bytes", COUNTER, "bytes written to the device")                                 \
-    X(write_extents, "extents", COUNTER, "extents written, alone or with neighbours")               \
-    X(write_stale, "extents", COUNTER, "of these, changed again meanwhile, and still dirty")        \
-    X(write_errors, "writes", COUNTER, "writes that failed, after their retries")                   \
-    X(write_retries, "writes", COUNTER, "writes tried again, or continued")                         \
-    X(write_asked, "requests", COUNTER, "times eviction asked for writes")                          \
-    X(log_flushes, "calls", COUNTER, "calls of flush_log")                                          \
-    X(log_errors, "calls", COUNTER, "of these, failed")                                             \
-    X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")             \
-    X(sync_errors, "syncs", COUNTER, "of these, failed")                                            \
-    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")        \
-    X(dirty_stopped, "requests", COUNTER, "times one had to wait for writes, above it")             \
-    X(dirty_overshoot, "requests", COUNTER, "times one went on above it, since it held refs")       \
-    X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                       \
-    X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")                  \
-    X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")           \
-    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while") \
-    X(reads_ahead, "extents", COUNTER, "extents whose read was started before anybody asked for them")
+#define BP_STATS_TABLE(X)                                                                      \
+    X(hits, "requests", COUNTER, "page requests answered from memory")                         \
+    X(misses, "requests", COUNTER, "page requests that started a read")                        \
+    X(joins, "requests", COUNTER, "page requests that waited for a read already under way")    \
+    X(refaults, "requests", COUNTER, "misses that found a shadow of an earlier eviction")      \
+    X(evictions, "extents", COUNTER, "extents evicted")                                        \
+    X(evict_examined, "frames", COUNTER, "frames looked at by eviction")                       \
+    X(frame_waits, "requests", COUNTER, "times a caller had to wait for frames")               \
+    X(reads, "reads", COUNTER, "reads answered by the device")                                 \
+    X(read_bytes, "bytes", COUNTER, "bytes read from the device")                              \
+    X(read_errors, "reads", COUNTER, "reads that failed")                                      \
+    X(read_continued, "reads", COUNTER, "reads continued after a short or interrupted answer") \
+    X(read_fixed, "reads", COUNTER, "reads that used a registered buffer")                     \
+    X(busy, "requests", COUNTER, "requests that ended at the deadline")                        \
+    X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                   \
+    X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
+    X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
+    X(memory_index, "bytes", GAUGE, "index nodes, in use or for later use")                    \
+    X(frames_total, "frames", GAUGE, "frames the budget allows")                               \
+    X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
+    X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
+    X(frames_reserved, "frames", GAUGE, "of these, set aside by bp_reserve or for who waited") \
+    X(frame_waiters, "callers", GAUGE, "callers that wait for frames now")                     \
+    X(frames_pinned, "frames", GAUGE, "extents pinned by refs, counted once per ref")          \
+    X(slabs_hugetlb, "slabs", GAUGE, "slabs on hugetlb pages")                                 \
+    X(slabs_thp, "slabs", GAUGE, "slabs on transparent huge pages")                            \
+    X(slabs_small, "slabs", GAUGE, "slabs on 4 KiB pages")                                     \
+    X(slabs_registered, "slabs", GAUGE, "slab registrations, summed over rings")               \
+    X(index_nodes, "nodes", GAUGE, "index nodes in use")                                       \
+    X(sessions, "sessions", GAUGE, "sessions open")                                            \
+    X(files, "files", GAUGE, "files open")                                                     \
+    X(channels, "channels", GAUGE, "rings (or their stand-ins) open")                          \
+    X(whatif_half, "ppm", GAUGE, "estimated hits per million requests with half the frames")   \
+    X(whatif_1, "ppm", GAUGE, "for as many as there are")                                      \
+    X(whatif_2, "ppm", GAUGE, "for twice as many")                                             \
+    X(whatif_4, "ppm", GAUGE, "for four times as many")                                        \
+    X(whatif_8, "ppm", GAUGE, "for eight times as many")                                       \
+    X(policy_recent, "mode", GAUGE, "1: RECENT, 0: STABLE; see enum bp_policy")                \
+    X(frames_moved, "frames", COUNTER, "frames whose pages were moved to other ones")          \
+    X(creates, "extents", COUNTER, "extents made without a read")                              \
+    X(writes, "writes", COUNTER, "writes answered by the device")                              \
+    X(write_bytes, "bytes", COUNTER, "bytes written to the device")                            \
+    X(write_extents, "extents", COUNTER, "extents written, alone or with neighbours")          \
+    X(write_stale, "extents", COUNTER, "of these, changed again meanwhile, and still dirty")   \
+    X(write_errors, "writes", COUNTER, "writes that failed, after their retries")              \
+    X(write_retries, "writes", COUNTER, "writes tried again, or continued")                    \
+    X(write_asked, "requests", COUNTER, "times eviction asked for writes")                     \
+    X(log_flushes, "calls", COUNTER, "calls of flush_log")                                     \
+    X(log_errors, "calls", COUNTER, "of these, failed")                                        \
+    X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
+    X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
+    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")   \
+    X(dirty_stopped, "requests", COUNTER, "times one had to wait for writes, above it")        \
+    X(dirty_overshoot, "requests", COUNTER, "times one went on above it, since it held refs")  \
+    X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
+    X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")             \
+    X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")      \
+    X(pages_damaged, "pages", GAUGE, "pages known to be bad, not read again for a while")      \
+    X(memory_policy, "bytes", GAUGE, "queues of replacement, and the small pools")             \
+    X(memory_io, "bytes", GAUGE, "rings and their requests")                                   \
+    X(memory_sessions, "bytes", GAUGE, "sessions")                                             \
+    X(memory_leaves, "bytes", GAUGE, "arrays of leaves of open files, at the most")            \
+    X(reads_ahead, "extents", COUNTER, "extents read before anybody asked for them")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
