@@ -52,6 +52,8 @@ struct write_op {
 struct file_writes {
     struct io_request sync; /* first */
     bp_file *file;
+    uint32_t slot; /* that the file is registered in, plus 1; 0: not yet, or it cannot be */
+    bool asked_slot;
     bool sync_under_way;
     bool written;              /* since the last sync that succeeded */
     unsigned flight;           /* ops in use */
@@ -120,6 +122,7 @@ struct writer {
     struct write_op *batch[WRITE_BATCH];
     bool cleaned;       /* something, since those who wait were told */
     unsigned submitted; /* requests in the channel, syncs too */
+    bool registered;    /* the buffer, as the channel's only one */
     char *buffer;       /* frames of the pool */
     uint32_t buffer_frame;
     unsigned buffer_order;
