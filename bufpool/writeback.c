@@ -369,9 +369,10 @@ static bool is_dirty(const bp_file *file, uint64_t patience_ns)
 /* Up to so many writes, from where the last sweep ended, over all files once at the most. */
 static unsigned sweep(struct writer *w, unsigned most, uint64_t patience_ns)
 {
+    unsigned first = w->sweep_file;
     unsigned total = 0;
 
-    for (unsigned looked = 0; total < most && looked <= FRAME_FILES_MAX; looked++) {
+    do {
         bp_file *file = atomic_load_explicit(&w->pool->file[w->sweep_file], memory_order_acquire);
 
         if (file && is_dirty(file, patience_ns)) {
@@ -381,9 +382,7 @@ static unsigned sweep(struct writer *w, unsigned most, uint64_t patience_ns)
         }
         w->sweep_page = 0;
         w->sweep_file = file && w->sweep_file < FRAME_FILES_MAX ? w->sweep_file + 1 : 1; /* slots are used from below */
-        if (!file && looked >= w->pool->file_count)
-            break;
-    }
+    } while (total < most && w->sweep_file != first);
     return total;
 }
 
@@ -520,7 +519,8 @@ static int open_writer(bp_pool *pool)
     if (rc)
         goto out_buffer;
     if (pool->options.registered != BP_OFF) /* its frames come back only after the channel is closed */
-        w->registered = w->ops->buffer(w->io, 0, w->buffer, (size_t)BP_PAGE_SIZE << w->buffer_order) == 0;
+        w->register_error = w->ops->buffer(w->io, 0, w->buffer, (size_t)BP_PAGE_SIZE << w->buffer_order);
+    w->registered = pool->options.registered != BP_OFF && !w->register_error;
     rc = start_thread(w);
     if (rc)
         goto out_io;
@@ -644,6 +644,17 @@ void bpi_write_stats(bp_pool *pool, struct bp_stats *st)
 #undef ADD_WRITER
     st->frames_reserved += 1ull << w->buffer_order;
     st->frames_free += 1ull << w->buffer_order;
+}
+
+void bpi_write_cap(bp_pool *pool, struct bp_cap *c)
+{
+    const struct writer *w = writer_of(pool);
+
+    c->got = w ? w->ops->name : "not used yet";
+    if (w && w->register_error && pool->options.registered != BP_OFF) {
+        snprintf(c->reason, sizeof(c->reason), "without registered buffers: %s", bp_strerror(w->register_error));
+        snprintf(c->remedy, sizeof(c->remedy), "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=)");
+    }
 }
 
 /* ---- the last close of a file ---- */

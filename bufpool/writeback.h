@@ -123,6 +123,7 @@ struct writer {
     bool cleaned;       /* something, since those who wait were told */
     unsigned submitted; /* requests in the channel, syncs too */
     bool registered;    /* the buffer, as the channel's only one */
+    int register_error; /* why not, at open */
     char *buffer;       /* frames of the pool */
     uint32_t buffer_frame;
     unsigned buffer_order;
