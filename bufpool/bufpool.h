@@ -260,7 +260,7 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                   \
     X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
     X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
+    X(memory_index, "bytes", GAUGE, "index nodes, in use or for later use")                    \
     X(frames_total, "frames", GAUGE, "frames the budget allows")                               \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
@@ -300,7 +300,11 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
     X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")             \
     X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")      \
-    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
+    X(pages_damaged, "pages", GAUGE, "pages known to be bad, not read again for a while")      \
+    X(memory_policy, "bytes", GAUGE, "queues of replacement, and the small pools")             \
+    X(memory_io, "bytes", GAUGE, "rings and their requests")                                   \
+    X(memory_sessions, "bytes", GAUGE, "sessions")                                             \
+    X(memory_leaves, "bytes", GAUGE, "arrays of leaves of open files, at the most")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */

@@ -33,6 +33,7 @@ struct hunt {
     unsigned order;
     uint32_t found;   /* single frames kept in s->magazine */
     uint32_t block;   /* larger extent that is kept, or FRAME_NONE */
+    uint32_t pages;   /* so many are to go, and their frames home; 0: frames are wanted */
     uint32_t evicted; /* pages */
     uint32_t extents; /* evicted */
     uint32_t examined;
@@ -85,7 +86,9 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
+    if (h->pages) {
+        bpi_frame_give(s->pool, head, order);
+    } else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;
         h->found++;
     } else if (order && order == h->order && h->block == FRAME_NONE) {
@@ -220,6 +223,8 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
     bp_session *s = h->s;
     int n;
 
+    if (h->pages)
+        return h->evicted >= h->pages;
     if (h->order == 0) {
         if (!h->found && h->evicted) {
             n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
@@ -575,15 +580,17 @@ int bpi_nodes_reserve(bp_session *s)
     bp_pool *pool = s->pool;
     int rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
 
-    /* at the limit: pages that are alone in their leaves cost a node each; let some go without a shadow */
+    /* at the limit: frames give way to nodes, or pages that are alone in their leaves, without a shadow */
     for (unsigned tries = 0; rc && tries < 16; tries++) {
-        struct hunt h = {.s = s};
+        struct hunt h = {.s = s, .pages = MAGAZINE_NODES};
         uint32_t unused;
 
-        slim_lock_take(&s->magazine_lock);
-        hunt(&h, &unused);
-        slim_lock_give(&s->magazine_lock);
-        trim_shadows(pool);
+        if (!bpi_budget_trade(pool)) {
+            slim_lock_take(&s->magazine_lock);
+            hunt(&h, &unused);
+            slim_lock_give(&s->magazine_lock);
+            trim_shadows(pool);
+        }
         rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
     }
     return rc;

@@ -10,7 +10,7 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
- *   resize.c   so that memory can be given back
+ *   resize.c   so that memory can be given back   budget.c   what memory is for
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
@@ -263,12 +263,13 @@ struct bp_pool {
     struct frame *frame;
     struct frame_cold *cold;
     char *base;
-    uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
-    _Atomic uint32_t frames_limit; /* that the budget allows now */
-    _Atomic uint64_t memory;       /* the budget; written by who resizes */
-    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
-    _Atomic uint32_t resizing;     /* futex: somebody does */
-    _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
+    uint32_t frames_total;               /* that there can ever be: all frame numbers are below */
+    _Atomic uint32_t frames_limit;       /* that the budget allows now */
+    _Atomic uint64_t memory;             /* the budget; written by who resizes */
+    uint64_t beside;                     /* bytes of it for what does not depend on the number of frames */
+    _Atomic uint32_t resizing;           /* futex: somebody does */
+    _Atomic uint64_t no_trade_before_ns; /* the last trade of frames for nodes came to nothing */
+    _Atomic uint32_t batch;              /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -299,6 +300,7 @@ struct bp_pool {
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
     unsigned session_count;
+    uint32_t nodes_shared; /* of the index, beside what sessions have in stock: budget.c */
     uint32_t session_number;
     uint64_t null_files;                        /* opened so far */
     struct counters past;                       /* of closed sessions */
@@ -703,8 +705,33 @@ int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
 
 /* ---- resize.c ---- */
 #define FRAMES_MIN 16u /* of a pool */
+/*
+ * Slabs leave until so many frames have memory, at the most. Waits for what is pinned up to wait_ns without success; 0:
+ * never. 0; -EBUSY: it did not come that far; -ENOMEM. The caller has made `resizing` 1, and no lock is held.
+ */
+int bpi_shrink(bp_pool *, uint32_t frames, uint64_t wait_ns);
+/* `resizing` is 0 again. */
+void bpi_resize_end(bp_pool *);
+
+/* ---- budget.c ---- */
 /* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
-uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
+uint32_t bpi_budget_frames(bp_pool *, uint64_t bytes);
+/* The other way round: the least that allows so many frames. */
+uint64_t bpi_budget_bytes(bp_pool *, uint32_t frames);
+/* From now on; what has more memory already keeps it. The caller is the one who resizes. */
+void bpi_budget_set(bp_pool *, uint64_t bytes, uint32_t frames);
+/*
+ * The nodes of the index are used up: some frames less, and nodes for it. true: look again; false: not now. No lock is
+ * held. Waits some milliseconds at the most, for another one that does the same.
+ */
+bool bpi_budget_trade(bp_pool *);
+/* As many nodes as are shared, and what sessions have in stock. pool.lock is held, or nobody else is there. */
+void bpi_budget_nodes(bp_pool *);
+/* Memory of a channel, and of the array of leaves of one file. */
+uint64_t bpi_channel_bytes(const bp_pool *);
+uint64_t bpi_leaves_bytes(uint32_t nodes);
+/* The statistics that begin with memory_. */
+void bpi_budget_stats(bp_pool *, struct bp_stats *);
 
 /* ---- compact.c ---- */
 /*

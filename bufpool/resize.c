@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The budget, and changing it in a pool that is in use.
+ * Changing the budget of a pool that is in use.
  *
  * More is allowed at once and taken when it is needed. Less begins in the same way: nothing is populated beyond it, and
  * replacement aims at the new size. Then whole slabs go, those that are easiest to empty:
@@ -12,9 +12,6 @@
  *   3  a slab that is empty is unregistered from all rings, and its memory goes back to the system.
  *   4  one that does not become empty, since something in it stays pinned, drains no longer, and another one takes its
  *      place. When none is left to try, the budget is what has memory still.
- *
- * Descriptors of frames that are gone keep their memory: a version that begins anew would let views and hints of long ago
- * appear valid. They are charged to what is left.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,65 +19,8 @@
 
 #include "bufpool/writeback.h"
 
-/*
- * What a frame costs beside itself, bytes: its descriptor, and its share of the index when files are dense (a 64th of a
- * node, and the nodes that hold only shadows). A pool full of pages that are alone in their leaves needs up to a node
- * each on top.
- */
-#define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
-#define QUEUE_BYTES_PER_FRAME 5u
-/* of these, what a frame that was there once costs for ever */
-#define KEPT_BYTES \
-    (sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + QUEUE_BYTES_PER_FRAME)
-#define FRAME_BYTES (BP_PAGE_SIZE + INDEX_BYTES_PER_FRAME + KEPT_BYTES)
-
 #define PATIENCE_SHARE 8u              /* this part of wait_ms without a frame out of any slab: others are tried */
 #define PAUSE_NS       (NS_PER_MS / 2) /* between two looks at what is pinned or being read */
-
-/* ---- the budget ---- */
-
-uint32_t bpi_budget_frames(const bp_pool *pool, uint64_t bytes)
-{
-    const struct bp_pool_options *o = &pool->options;
-    uint64_t high = pool->frames ? bpi_frames_high(pool->frames) : 0;
-    uint64_t left = bytes > pool->beside ? bytes - pool->beside : 0;
-    uint64_t frames = left / FRAME_BYTES;
-
-    if (frames < high)
-        frames = left > high * KEPT_BYTES ? (left - high * KEPT_BYTES) / (FRAME_BYTES - KEPT_BYTES) : 0;
-    if (frames < FRAMES_MIN)
-        frames = 0;
-    if (o->frames_max && frames > o->frames_max)
-        frames = o->frames_max;
-    return frames < ENTRY_NUMBER_MAX ? (uint32_t)frames : ENTRY_NUMBER_MAX;
-}
-
-/* The other way round: the least that allows so many frames. */
-static uint64_t budget_bytes(const bp_pool *pool, uint64_t frames)
-{
-    uint64_t high = bpi_frames_high(pool->frames);
-
-    return pool->beside + frames * (FRAME_BYTES - KEPT_BYTES) + (frames > high ? frames : high) * KEPT_BYTES;
-}
-
-static void set_budget(bp_pool *pool, uint64_t bytes, uint32_t frames)
-{
-    atomic_store_explicit(&pool->memory, bytes, memory_order_relaxed);
-    atomic_store_explicit(&pool->frames_limit, frames, memory_order_relaxed);
-    bpi_frames_limit(pool->frames, (uint64_t)frames << BP_PAGE_SHIFT);
-    bpi_policy_resize(policy_of(pool, 0), frames);
-    pthread_mutex_lock(&pool->lock);
-    bpi_pool_share_out(pool);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-static uint64_t populated(bp_pool *pool)
-{
-    struct frames_stats fs;
-
-    bpi_frames_stats(pool->frames, &fs);
-    return fs.frames_populated;
-}
 
 /* ---- which slabs ---- */
 
@@ -147,7 +87,7 @@ static unsigned cheapest(const struct shrink *x)
 static bool begin_enough(struct shrink *x)
 {
     bp_pool *pool = x->pool;
-    uint64_t frames = populated(pool);
+    uint64_t frames = bpi_frames_claimed(pool->frames);
     bool more = false;
 
     for (unsigned i = 0; i < x->slabs; i++)
@@ -243,7 +183,7 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
     x->last_ns = bpi_now_ns();
-    while (x->going && bpi_now_ns() < x->last_ns + patience_ns) {
+    while (x->going) {
         unsigned before = x->going;
 
         for (unsigned i = 0; i < x->slabs; i++) {
@@ -253,6 +193,8 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
             bpi_magazine_flush(x->s);
             end_slab(x, i);
         }
+        if (bpi_now_ns() >= x->last_ns + patience_ns)
+            break;
         if (x->going == before) { /* what is left is pinned, being read, or in somebody's hands for a moment */
             bpi_reap_everywhere(x->s);
             nanosleep(&pause, NULL);
@@ -261,29 +203,29 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
 }
 
 /* 0; -EBUSY: something stays pinned, what could be given back was. */
-static int shrink(struct shrink *x)
+static int shrink(struct shrink *x, uint64_t wait_ns)
 {
-    uint64_t patience_ns = x->pool->wait_ns / PATIENCE_SHARE;
+    uint64_t patience_ns = wait_ns / PATIENCE_SHARE;
     int rc = 0;
 
-    while (populated(x->pool) > x->target && !rc) {
+    while (bpi_frames_claimed(x->pool->frames) > x->target && !rc) {
         bool enough = begin_enough(x);
 
-        empty_going(x, enough ? patience_ns : x->pool->wait_ns);
+        empty_going(x, enough ? patience_ns : wait_ns);
         cancel_going(x);
-        if (!enough && populated(x->pool) > x->target)
+        if (!enough && bpi_frames_claimed(x->pool->frames) > x->target)
             rc = -EBUSY;
     }
     return rc;
 }
 
-static int shrink_to(bp_pool *pool, uint32_t target)
+int bpi_shrink(bp_pool *pool, uint32_t target, uint64_t wait_ns)
 {
     const struct bp_session_options o = {.size = sizeof(o), .label = "bp_pool_resize"};
     struct shrink x = {.pool = pool, .target = target, .slabs = bpi_frames_slab_count(pool->frames)};
     int rc = 0;
 
-    if (populated(pool) <= target)
+    if (bpi_frames_claimed(pool->frames) <= target)
         return 0;
     x.fate = calloc(x.slabs, sizeof(*x.fate));
     x.cost = calloc(x.slabs, sizeof(*x.cost));
@@ -292,7 +234,7 @@ static int shrink_to(bp_pool *pool, uint32_t target)
     if (!rc)
         rc = bp_session_open(pool, &o, &x.s);
     if (!rc) {
-        rc = shrink(&x);
+        rc = shrink(&x, wait_ns);
         if (bp_session_close(x.s)) /* it holds nothing */
             rc = rc ? rc : -EBUSY;
     }
@@ -320,7 +262,7 @@ static int resize_begin(bp_pool *pool)
     return 0;
 }
 
-static void resize_end(bp_pool *pool)
+void bpi_resize_end(bp_pool *pool)
 {
     atomic_store_explicit(&pool->resizing, 0, memory_order_release);
     bpi_futex_wake(&pool->resizing, 1);
@@ -341,19 +283,19 @@ int bp_pool_resize(bp_pool *pool, uint64_t bytes, uint64_t *achieved)
         rc = -EINVAL;
         goto out;
     }
-    set_budget(pool, bytes, frames);
-    rc = shrink_to(pool, frames);
+    bpi_budget_set(pool, bytes, frames);
+    rc = bpi_shrink(pool, frames, pool->wait_ns);
     if (rc) {
-        uint64_t left = populated(pool);
+        uint64_t left = bpi_frames_claimed(pool->frames);
 
         frames = left > frames ? (uint32_t)left : frames;
-        bytes = budget_bytes(pool, frames);
-        set_budget(pool, bytes < pool->options.memory_max ? bytes : pool->options.memory_max, frames);
+        bytes = bpi_budget_bytes(pool, frames);
+        bpi_budget_set(pool, bytes < pool->options.memory_max ? bytes : pool->options.memory_max, frames);
     }
     bpi_release_notify(pool); /* there may be more for who waits */
 out:
     if (achieved)
         *achieved = atomic_load_explicit(&pool->memory, memory_order_relaxed);
-    resize_end(pool);
+    bpi_resize_end(pool);
     return rc;
 }

@@ -94,6 +94,8 @@ void bpi_frames_free(struct frames *, uint32_t first, unsigned order);
 void bpi_frames_free_many(struct frames *, const uint32_t frame[], unsigned n);
 
 void bpi_frames_stats(const struct frames *, struct frames_stats *);
+/* Frames that have memory now, or are just getting it. After bpi_frames_limit it does not grow beyond that. */
+uint64_t bpi_frames_claimed(const struct frames *);
 
 /* Node that the memory of a frame that was handed out lies on, as far as the pool knows. Lock free. */
 unsigned bpi_frames_node(const struct frames *, uint32_t frame);

@@ -88,7 +88,6 @@ same "/map has all that is in memory" "$resident" \
     "$(sed -n 's/^"cells": \[\(.*\)\]}/\1/p' "$work/map" | sed 's/\],\?/\n/g' | tr -d '[' | awk -F, '{ for (i = 2; i <= NF; i += 2) sum += $i } END { print sum * 4096 }')"
 same "/map of a small file" '"cells": [[0,1]]}' "$(get "$url/map?file=1" | tail -n 1)"
 same "/map refuses" "400 400 400" "$(for q in cells=0 cells=2049 file=9; do get -o /dev/null -w '%{http_code}\n' "$url/map?$q"; done | paste -sd' ')"
-at_rest scan-server
 stop scan-server
 
 # ---- a slow device: clients that leave, bounds, a file that is cut off; and one that fails ----

@@ -7,6 +7,7 @@
 data=$work/data
 bytes=$((11 * 1024 * 1024 + 4321))
 make_data "$data" $bytes
+touch -d '1 minute ago' "$data" # a date tells only what lies behind
 get() { curl -sS --max-time 60 "$@"; }
 part() { tail -c +$(($1 + 1)) "$data" | head -c "$2"; }
 # raw TEXT: sent as printf has it; what comes back until the connection ends or nothing comes
@@ -96,7 +97,7 @@ same "If-Modified-Since: before" 200 "$(code -H 'If-Modified-Since: Sat, 01 Jan 
 same "If-Modified-Since: no date" 200 "$(code -H 'If-Modified-Since: yesterday')"
 same "If-Match" "200 200 412 412" "$(code -H "If-Match: \"a\",$etag") $(code -H 'If-Match: *') $(code -H 'If-Match: "a"') $(code -H "If-Match: W/$etag")"
 same "If-Unmodified-Since" "200 412" "$(code -H "If-Unmodified-Since: $modified") $(code -H 'If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT')"
-same "If-Range: a date" "206 200" "$(sleep 2; code -r 0-1 -H "If-Range: $modified") $(code -r 0-1 -H 'If-Range: Sat, 01 Jan 2000 00:00:00 GMT')"
+same "If-Range: a date" "206 200" "$(code -r 0-1 -H "If-Range: $modified") $(code -r 0-1 -H 'If-Range: Sat, 01 Jan 2000 00:00:00 GMT')"
 same "404" 404 "$(get -o /dev/null -w '%{http_code}' "$url/nothing")"
 same "405" 405 "$(code -X DELETE -D "$work/head")"
 check "405: Allow" grep -q '^Allow: GET, HEAD' "$work/head"

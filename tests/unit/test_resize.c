@@ -277,7 +277,7 @@ Test(resize, stocks_are_taken_back)
         s[i] = open_session(pool, "idle");
         read_all(s[i], file, i * 1500, 1500);
     }
-    resize(pool, 2 * MIB);
+    resize(pool, 4 * MIB);
     for (unsigned i = 0; i < 8; i++) {
         read_all(s[i], file, i * 1500, 1500);
         cr_assert_eq(bp_session_close(s[i]), 0);
