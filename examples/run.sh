@@ -234,7 +234,7 @@ scan_rows() {
 # ---- the job ---------------------------------------------------------------------------------------------------------
 
 "$root/.ci/install" gcc cmake ninja-build pkgconf liburing-dev liburcu-dev libhwloc-dev libhiredis-dev libhttp-parser-dev \
-    libisal-dev zlib1g-dev redis-tools curl
+    libisal-dev zlib1g-dev libjansson-dev redis-tools curl
 
 parent=${TMPDIR:-/var/tmp}
 case $(stat -f -c %T "$parent") in

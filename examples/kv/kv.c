@@ -221,6 +221,9 @@ static void tick(kv *store, unsigned count, unsigned *pause)
         if (rc)
             say(store, "syncing the log", kv_strerror(rc));
     }
+    rc = log_prepare(&store->log);
+    if (rc && count % SYNC_TICKS == 0)
+        say(store, "preparing the log", kv_strerror(rc));
     if (*pause) {
         --*pause;
         return;

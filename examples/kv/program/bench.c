@@ -229,12 +229,11 @@ static int fill(struct run *run)
         if (!rc)
             rc = run->engine->loaded(session);
     }
-    if (run->workload == 'C')
-        for (uint64_t i = 0, sum = 0; i < run->set->records && !rc; i++) { /* into memory */
-            uint64_t key = key_of(i);
+    for (uint64_t i = 0, sum = 0; i < run->set->records && !rc; i++) { /* into memory */
+        uint64_t key = key_of(i);
 
-            rc = run->engine->get(session, &key, &sum);
-        }
+        rc = run->engine->get(session, &key, &sum);
+    }
     run->engine->end(session);
     return rc;
 }
