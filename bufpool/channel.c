@@ -10,10 +10,11 @@
 #include <string.h>
 
 #include "bufpool/pool.h"
+#include "bufpool/reserve.h"
 
 static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
 {
-    struct channel *ch = calloc(1, sizeof(*ch));
+    struct channel *ch = lines_alloc(1, sizeof(*ch));
     unsigned slabs = bpi_frames_slab_count(pool->frames);
     unsigned buffers = pool->options.registered == BP_OFF ? 0 : slabs;
     int rc = -ENOMEM;
@@ -23,8 +24,8 @@ static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
     ch->pool = pool;
     ch->ops = pool->io;
     ch->number = (uint16_t)number;
-    ch->read = calloc(CHANNEL_DEPTH, sizeof(*ch->read));
-    ch->registered = calloc(slabs, sizeof(*ch->registered));
+    ch->read = lines_alloc(CHANNEL_DEPTH, sizeof(*ch->read));
+    ch->registered = lines_alloc(slabs, sizeof(*ch->registered));
     if (!ch->read || !ch->registered)
         goto out;
     rc = ch->ops->open(CHANNEL_DEPTH, buffers, pool->options.psync_threads, &ch->io);
