@@ -10,6 +10,7 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
+ *   migrate.c  to the node where they are used
  *   resize.c   so that memory can be given back   budget.c   what memory is for
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
