@@ -294,7 +294,7 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(log_errors, "calls", COUNTER, "of these, failed")                                        \
     X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
     X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
-    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")     \
+    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")   \
     X(dirty_stopped, "requests", COUNTER, "times one had to wait for writes, above it")        \
     X(dirty_overshoot, "requests", COUNTER, "times one went on above it, since it held refs")  \
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
@@ -744,6 +744,14 @@ BP_API int bp_file_abandon(bp_file *);
 
 /* CRC-32C (Castagnoli) of bytes that follow those of which crc is the CRC; crc 0: there are none before. */
 BP_API uint32_t bp_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+/*
+ * Move what is in memory of a range of pages to the NUMA node of the session: for pages that were read by a thread of another
+ * node and are used from here now. By copy, extent by extent; views of what moves become invalid, what is pinned, latched or
+ * being read stays. *moved (may be NULL): pages that did. If the node has no frames left and the budget is used up, the
+ * coldest pages of the pool make room for a slab here. 0; -ENOSPC: that was not to be had, some have moved; retry later.
+ */
+BP_API BP_NODISCARD int bp_migrate(bp_session *, bp_file *, uint64_t first, uint64_t count, uint64_t *moved);
 
 /* Of the BP_PAGE_SIZE bytes of a page: how many lie inside the file. Less only for its last page; 0 past it. */
 BP_API size_t bp_page_file_bytes(const bp_file *, uint64_t page);

@@ -10,6 +10,7 @@
  *   async.c    bp_get_start, bp_poll, the session's descriptor
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
+ *   migrate.c  to the node where they are used
  *   resize.c   so that memory can be given back   budget.c   what memory is for
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
@@ -804,6 +805,8 @@ void bpi_write_target(bp_pool *);
 /* "; 12 of these frames dirty, ..." and why they are not written; nothing if nothing is dirty. */
 void bpi_write_describe(bp_pool *, char *text, size_t size);
 void bpi_write_stats(bp_pool *, struct bp_stats *);
+/* What it writes with, and why not with registered buffers. */
+void bpi_write_cap(bp_pool *, struct bp_cap *);
 /* Last close of a file that was opened for writing: all of it is on disk, or given up, and no write of it under way. */
 int bpi_write_finish(bp_file *, struct bp_error *);
 /* It is not closed after all. */

@@ -503,6 +503,11 @@ unsigned bpi_frames_slab_count(const struct frames *frames)
     return frames->slabs.slab_count;
 }
 
+uint32_t bpi_frames_slab_frames(const struct frames *frames)
+{
+    return 1u << frames->slab_shift;
+}
+
 uint32_t bpi_frames_slab_populated(const struct frames *frames, unsigned slab)
 {
     const struct slab *s = &frames->slabs.slab[slab];

@@ -110,6 +110,8 @@ bool bpi_frames_slab_ready(const struct frames *, unsigned slab);
 int bpi_frames_slab_register(struct frames *, unsigned slab);
 int bpi_frames_slab_unregister(struct frames *, unsigned slab);
 unsigned bpi_frames_slab_count(const struct frames *);
+/* Frames of a whole slab. Constant. */
+uint32_t bpi_frames_slab_frames(const struct frames *);
 /* Frames of a slab that have memory now. Lock free. */
 uint32_t bpi_frames_slab_populated(const struct frames *, unsigned slab);
 /* Address and bytes of a slab's part that belongs to the pool. */
