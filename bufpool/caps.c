@@ -198,11 +198,18 @@ static void cap_direct(bp_pool *pool, struct bp_cap *c)
     pthread_mutex_unlock(&pool->lock);
 }
 
+static void cap_writing(bp_pool *pool, struct bp_cap *c)
+{
+    c->name = "writing";
+    c->asked = "as io";
+    bpi_write_cap(pool, c);
+}
+
 int bp_pool_caps(bp_pool *pool, struct bp_cap cap[], int n)
 {
-    static void (*const fill[])(bp_pool *, struct bp_cap *) = {cap_io,        cap_registered, cap_locked,
-                                                               cap_huge,      cap_hugetlb,    cap_transparent,
-                                                               cap_placement, cap_direct,     cap_memory};
+    static void (*const fill[])(bp_pool *, struct bp_cap *) = {cap_io,      cap_registered,  cap_locked,    cap_huge,
+                                                               cap_hugetlb, cap_transparent, cap_placement, cap_direct,
+                                                               cap_memory,  cap_writing};
     int count = (int)(sizeof(fill) / sizeof(*fill));
 
     if (bpi_pool_forked(pool))

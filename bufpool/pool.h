@@ -799,6 +799,8 @@ void bpi_write_target(bp_pool *);
 /* "; 12 of these frames dirty, ..." and why they are not written; nothing if nothing is dirty. */
 void bpi_write_describe(bp_pool *, char *text, size_t size);
 void bpi_write_stats(bp_pool *, struct bp_stats *);
+/* What it writes with, and why not with registered buffers. */
+void bpi_write_cap(bp_pool *, struct bp_cap *);
 /* Last close of a file that was opened for writing: all of it is on disk, or given up, and no write of it under way. */
 int bpi_write_finish(bp_file *, struct bp_error *);
 /* It is not closed after all. */

@@ -52,6 +52,8 @@ struct write_op {
 struct file_writes {
     struct io_request sync; /* first */
     bp_file *file;
+    uint32_t slot; /* that the file is registered in, plus 1; 0: not yet, or it cannot be */
+    bool asked_slot;
     bool sync_under_way;
     bool written;              /* since the last sync that succeeded */
     unsigned flight;           /* ops in use */
@@ -120,6 +122,8 @@ struct writer {
     struct write_op *batch[WRITE_BATCH];
     bool cleaned;       /* something, since those who wait were told */
     unsigned submitted; /* requests in the channel, syncs too */
+    bool registered;    /* the buffer, as the channel's only one */
+    int register_error; /* why not, at open */
     char *buffer;       /* frames of the pool */
     uint32_t buffer_frame;
     unsigned buffer_order;

@@ -347,9 +347,24 @@ static void refuse(struct writer *w, bp_file *file, int error)
     bpi_write_tell(w, file, 0, UINT64_MAX, error, true);
 }
 
-static void prepare(struct write_op *op)
+/* As a request names it: registered with the channel when it is first written. */
+static uint32_t slot_of(struct writer *w, bp_file *file)
+{
+    struct file_writes *writes = file->writes;
+    unsigned number = file_number(file);
+
+    if (!writes->asked_slot && w->pool->options.registered != BP_OFF && number < IO_FILES_MAX &&
+        w->ops->file(w->io, number, &file->io) == 0)
+        writes->slot = number + 1;
+    writes->asked_slot = true;
+    return writes->slot;
+}
+
+static void prepare(struct writer *w, struct write_op *op)
 {
     op->io.file = &op->file->io;
+    op->io.file_slot = slot_of(w, op->file);
+    op->io.buffer = w->registered && !op->in_place ? 0 : IO_BUFFER_NONE;
     op->io.offset = (op->page << BP_PAGE_SHIFT) + op->done;
     op->io.to = op->data + op->done;
     op->io.bytes = (op->pages << BP_PAGE_SHIFT) - op->done;
@@ -390,7 +405,7 @@ void bpi_write_submit(struct writer *w)
         if (rc)
             refuse(w, file, rc);
         if (w->batch[i]) {
-            prepare(w->batch[i]);
+            prepare(w, w->batch[i]);
             op[n++] = w->batch[i];
         }
     }
@@ -410,7 +425,7 @@ uint64_t bpi_write_retry(struct writer *w, uint64_t now_ns)
             continue;
         if (op->again_ns <= now_ns) {
             op->again_ns = 0;
-            prepare(op);
+            prepare(w, op);
             submit(w, &op, 1);
         }
         if (op->again_ns && op->again_ns < next)
@@ -485,6 +500,11 @@ static void answered(struct writer *w, struct write_op *op)
     uint32_t keep;
 
     SYNC_POINT("write:answer");
+    if ((result == -EFAULT || result == -EOPNOTSUPP) && op->io.buffer != IO_BUFFER_NONE) {
+        w->registered = false; /* then without */
+        again_after(w, op, 0);
+        return;
+    }
     if (result < 0 && heals(result) && op->retries < RETRIES_MAX) {
         again_after(w, op, RETRY_NS << op->retries++);
         return;

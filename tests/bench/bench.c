@@ -45,6 +45,7 @@ static const struct bench_case *const all_cases[] = {
     &bench_compact,
     &bench_shrink,
     &bench_send,
+    &bench_update,
     &bench_evict,
     &bench_fault,
     &bench_scan_resistance,

@@ -330,11 +330,11 @@ Test(resize, by_several_at_once, .timeout = 60)
 /* Registered memory: every ring lets go of it before it is given back, and what is read afterwards is right. */
 Test(resize, registered_slabs, .timeout = 60)
 {
-    struct data_file data = data_file_make(24 * MIB);
+    struct data_file data = data_file_make(10 * MIB);
 
     EACH_BACK_END(io)
     {
-        bp_pool *pool = open_pool(16 * MIB, io, 10000);
+        bp_pool *pool = open_pool(8 * MIB, io, 10000);
         bp_file *file = open_file(pool, data.path, 0);
         bp_session *s[2] = {open_session(pool, "a"), open_session(pool, "b")};
 
@@ -348,10 +348,10 @@ Test(resize, registered_slabs, .timeout = 60)
             if (round == 0) {
                 uint64_t slabs = stat_of(pool, "slabs_registered");
 
-                resize(pool, 4 * MIB);
+                resize(pool, 3 * MIB);
                 cr_assert(!slabs || stat_of(pool, "slabs_registered") < slabs);
             } else if (round == 1) {
-                resize(pool, 16 * MIB);
+                resize(pool, 8 * MIB);
             }
         }
         cr_assert(bp_session_close(s[0]) == 0 && bp_session_close(s[1]) == 0);
