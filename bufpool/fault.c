@@ -63,7 +63,7 @@ static unsigned miss_order(const bp_session *s, const bp_file *file, uint64_t pa
 /* ---- starting a read ---- */
 
 /* In turn: while others wait for frames, who came later takes none. */
-static int take_in_turn(bp_session *s, unsigned order, uint32_t *head)
+static inline int take_in_turn(bp_session *s, unsigned order, uint32_t *head)
 {
     if (unlikely(atomic_load_explicit(&s->pool->starving, memory_order_relaxed)) && !bpi_frame_turn(s))
         return -EAGAIN;
@@ -86,7 +86,7 @@ static int take_free(bp_session *s, unsigned *order, uint32_t *head)
  * Frames for a miss, of the order wanted or, where that cannot be had, single. What the session has set aside are
  * single ones.
  */
-static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
+static inline __attribute__((always_inline)) int take_frames(bp_session *s, unsigned *order, uint32_t *head)
 {
     int rc;
 
@@ -142,7 +142,7 @@ static uint32_t file_slot_of(struct channel *ch, const bp_file *file)
 }
 
 /* The read of an extent that begins with this page joins those that the session holds. */
-static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
+static inline __attribute__((always_inline)) void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
 {
     bp_pool *pool = s->pool;
 

@@ -58,12 +58,20 @@
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
-#define SESSION_COUNTERS(X)                                                                                    \
-    X(hits)                                                                                                    \
-    X(misses)                                                                                                  \
-    X(reads_ahead) X(joins) X(refaults) X(evictions) X(evict_examined) X(frames_moved) X(frame_waits) X(reads) \
-        X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed)        \
-            X(dirty_stopped) X(dirty_overshoot)
+#define SESSION_COUNTERS(X) \
+    X(hits)                 \
+    X(misses)               \
+    X(reads_ahead)          \
+    X(joins)                \
+    X(refaults)             \
+    X(evictions)            \
+    X(evict_examined)       \
+    X(frames_moved)         \
+    X(frame_waits)          \
+    X(reads)                \
+    X(read_bytes)           \
+    X(read_errors)          \
+    X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) X(dirty_overshoot)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -786,7 +794,12 @@ void bpi_turn_wait(bp_session *, uint64_t deadline_ns);
 /* The call that waited is over: give back what its misses did not take. */
 void bpi_turn_end(bp_session *);
 /* A frame that the session has set aside, by waiting or by bp_reserve. false: none. */
-bool bpi_aside_take(bp_session *, uint32_t *frame);
+bool bpi_aside_take_slow(bp_session *, uint32_t *frame);
+static inline bool bpi_aside_take(bp_session *s, uint32_t *frame)
+{
+    return (s->turn_kept || s->reserved_count) && bpi_aside_take_slow(s, frame);
+}
+
 /* Something was released: the first of those who wait looks again. */
 void bpi_turn_call(bp_pool *);
 /* Complete all reads that have ended. */

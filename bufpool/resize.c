@@ -276,8 +276,11 @@ int bp_pool_resize(bp_pool *pool, uint64_t bytes, uint64_t *achieved)
     if (bpi_pool_forked(pool))
         return BP_FORKED;
     rc = resize_begin(pool);
-    if (rc)
+    if (rc) {
+        if (achieved)
+            *achieved = atomic_load_explicit(&pool->memory, memory_order_relaxed);
         return rc;
+    }
     frames = bpi_budget_frames(pool, bytes);
     if (bytes < BP_MEMORY_MIN || bytes > pool->options.memory_max || !frames) {
         rc = -EINVAL;

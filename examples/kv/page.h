@@ -74,12 +74,12 @@ struct found {
 /* ---- torn ---- */
 
 /* First slot whose key is not below `key`; *exact: it is the key. */
-unsigned page_seek(const struct page *, struct bytes key, bool *exact);
+static inline unsigned page_seek(const struct page *, struct bytes key, bool *exact);
 /* The payload of a leaf's slot; false: what lies there cannot be. */
-bool page_value(const struct page *, unsigned slot, struct found *);
+static inline bool page_value(const struct page *, unsigned slot, struct found *);
 /* Which child has this key; with `before`, which one has the keys right below it. */
-unsigned page_child_slot(const struct page *, struct bytes key, bool before);
-uint64_t page_child(const struct page *, unsigned slot);
+static inline unsigned page_child_slot(const struct page *, struct bytes key, bool before);
+static inline uint64_t page_child(const struct page *, unsigned slot);
 static inline unsigned page_count(const struct page *page)
 {
     unsigned count = __atomic_load_n(&page->count, __ATOMIC_RELAXED);
@@ -100,7 +100,7 @@ static inline void page_prefetch(const struct page *page)
         __builtin_prefetch((const char *)page + 64 * line);
 }
 /* What page_value has found, which is at most INLINE_MAX bytes and is copied up to there. */
-void page_take(void *to, const struct found *);
+static inline void page_take(void *to, const struct found *);
 /* The page as a whole. */
 void page_copy(struct page *to, const struct page *from);
 
@@ -148,5 +148,7 @@ uint32_t page_crc(const struct page *);
 size_t page_pack(const struct page *, unsigned char *to, uint32_t *hole);
 /* false: the image is not one. */
 bool page_unpack(struct page *, const unsigned char *from, size_t bytes, uint32_t hole);
+
+#include "kv/seek.h"
 
 #endif
