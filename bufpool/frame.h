@@ -35,7 +35,7 @@
  *   frame_cool          heat > 0                   heat - 1              T12
  *   frame_chill         heat > 0                   heat 0                T12
  *   frame_warm          heat < full                heat + 1              T13
- *   frame_warm, _pin_from   AHEAD                  no AHEAD              T16  instead of T13
+ *   frame_warm, _pin_from   AHEAD                  no AHEAD              T18  instead of T13
  *   frame_await         any bound                  WAITERS               T14
  *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
  *   frame_publish_moved free                       EXCL, no pins         T16 a copy of what is latched elsewhere
@@ -218,7 +218,7 @@ static inline uint64_t frame_move_done(struct frame *f)
 }
 
 /*
- * A touch: T13, but for a page that was read ahead T16, which is all that its first touch does: it is what would have
+ * A touch: T13, but for a page that was read ahead T18, which is all that its first touch does: it is what would have
  * been the miss. A page has no heat before that.
  */
 static inline uint64_t frame_touched(uint64_t seen)
@@ -240,7 +240,7 @@ static inline bool frame_pin_from(struct frame *f, uint64_t seen)
            atomic_compare_exchange_strong_explicit(&f->state, &seen, next, memory_order_acquire, memory_order_relaxed);
 }
 
-/* The same for a scan, which leaves pages as cold as they are; but it has come by (T16). */
+/* The same for a scan, which leaves pages as cold as they are; but it has come by (T18). */
 static inline bool frame_pin_cool(struct frame *f, uint64_t seen)
 {
     uint64_t next = (seen & ~FRAME_AHEAD) + FRAME_PIN;
@@ -249,7 +249,7 @@ static inline bool frame_pin_cool(struct frame *f, uint64_t seen)
            atomic_compare_exchange_strong_explicit(&f->state, &seen, next, memory_order_acquire, memory_order_relaxed);
 }
 
-/* T16 alone, one attempt. relaxed: it orders nothing */
+/* T18 alone, one attempt. relaxed: it orders nothing */
 static inline void frame_come_by(struct frame *f, uint64_t seen)
 {
     if (seen & FRAME_AHEAD)
