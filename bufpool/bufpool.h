@@ -304,7 +304,8 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(memory_policy, "bytes", GAUGE, "queues of replacement, and the small pools")             \
     X(memory_io, "bytes", GAUGE, "rings and their requests")                                   \
     X(memory_sessions, "bytes", GAUGE, "sessions")                                             \
-    X(memory_leaves, "bytes", GAUGE, "arrays of leaves of open files, at the most")
+    X(memory_leaves, "bytes", GAUGE, "arrays of leaves of open files, at the most")            \
+    X(reads_ahead, "extents", COUNTER, "extents read before anybody asked for them")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
@@ -455,6 +456,16 @@ struct bp_file_options {
     int (*flush_log)(void *ctx, uint64_t lsn);
     /* Called for each page that is about to be written, on a copy (for a checksum in the page, say). NULL: none */
     void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
+
+    /*
+     * Streams are read ahead in extents that grow with them, up to this size (4 KiB times a power of two, up to 2 MiB and
+     * a sixteenth of the pool, and not below extent_bytes; smaller ones where it does not fit). The pages of an extent are
+     * latched and evicted together. 0: 2 MiB, for a file opened with write extent_bytes.
+     */
+    uint32_t stream_bytes;
+    /* Find streams among what is asked for, and read ahead of them. BP_OFF: only what calls ask for as a range, or scan.
+       In a pool of BP_IO_NULL it is off unless BP_ON. */
+    enum bp_choice readahead;
 };
 
 /*

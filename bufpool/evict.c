@@ -37,9 +37,11 @@ struct hunt {
     uint32_t evicted; /* pages */
     uint32_t extents; /* evicted */
     uint32_t examined;
-    bool shadows; /* leave them */
-    bool floors;  /* pass over pages of files that are not above theirs */
-    bool hopeful; /* something may become evictable by going on: it was cooled, or moved under us */
+    bool shadows;  /* leave them */
+    bool any;      /* also what was read ahead just now */
+    bool expected; /* there is some, and it was passed over */
+    bool floors;   /* pass over pages of files that are not above theirs */
+    bool hopeful;  /* something may become evictable by going on: it was cooled, or moved under us */
 };
 
 void bpi_frame_give(bp_pool *pool, uint32_t frame, unsigned order)
@@ -255,11 +257,14 @@ static bool hunt_queues(struct hunt *h, uint32_t *frame)
         bool more = true;
 
         bpi_policy_search(&h->s->seat, &search);
+        search.any = h->any;
+        search.expected = false;
         while (more && !over && h->evicted < enough) {
             more = evict_some(h, &search, wanted);
             over = hunt_over(h, frame);
         }
         h->hopeful = search.hopeful;
+        h->expected |= search.expected;
         if (!h->hopeful || h->evicted >= enough)
             break;
     }
@@ -364,6 +369,10 @@ static bool hunt(struct hunt *h, uint32_t *frame)
         over = hunt_queues(h, frame);
     if (!over && h->order)
         over = bpi_compact(h->s, h->order, frame) || hunt_blocks(h, frame);
+    if (!over && h->expected && !h->s->ahead_mark) { /* nothing but what somebody may be about to use */
+        h->any = true;
+        over = hunt_queues(h, frame);
+    }
     if (!over && h->floors) { /* nothing but what was to be spared */
         h->floors = false;
         over = hunt_queues(h, frame);

@@ -547,6 +547,22 @@ static bool spare(struct seat *t, struct search *h, enum queue_name q, uint32_t 
     return true;
 }
 
+/* The part of the pool that is read before what was read ahead, and not used, may go. */
+#define EXPECTED_SHARE 8u
+
+/*
+ * Read ahead, and its reader is on his way: the larger it is, the fewer may come meanwhile. Time goes on with each that
+ * comes, so these are never more than the pool can spare.
+ */
+static bool is_expected(const struct policy *p, uint32_t head, uint64_t seen)
+{
+    uint64_t ticks = atomic_load_explicit(&p->misses, memory_order_relaxed) >> p->clock_shift;
+    int32_t since =
+        (int32_t)((uint32_t)ticks - stamp_of(p, head)); /* sessions' misses come into the clock some later */
+
+    return since < 0 || (uint64_t)since << (p->clock_shift + frame_order(seen)) <= p->size / EXPECTED_SHARE;
+}
+
 /* Up to `most` entries of a queue: the cold ones are victims. */
 static unsigned sort_out(struct seat *t, struct search *h, unsigned lane, enum queue_name q, struct victim victim[],
                          unsigned most)
@@ -564,6 +580,11 @@ static unsigned sort_out(struct seat *t, struct search *h, unsigned lane, enum q
         uint64_t seen;
         enum look look = look_at(t->policy, head[i], &seen);
 
+        if (look == LOOK_COLD && seen & FRAME_AHEAD && !h->any && is_expected(t->policy, head[i], seen)) {
+            h->expected = true;
+            put(t, q, head[i], frame_order(seen));
+            continue;
+        }
         if (look == LOOK_COLD && (seen & FRAME_DIRTY)) {
             look = LOOK_BUSY; /* until it was written */
             t->dirty_met++;

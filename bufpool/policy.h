@@ -128,6 +128,8 @@ struct search {
     uint32_t moves;                   /* the same, of those that only move on */
     uint32_t rounds;                  /* touched pages of MAIN that were spared */
     bool hopeful;                     /* something may become evictable by going on: it was cooled, or it moved */
+    bool any;                         /* what was read ahead may go, too, though its reader has not come */
+    bool expected;                    /* some did not go for that */
 };
 
 struct policy_sizes {

@@ -294,7 +294,7 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     rc = check_options(options);
     if (rc)
         return rc;
-    pool = aligned_alloc(LINE, (sizeof(*pool) + LINE - 1) / LINE * LINE);
+    pool = aligned_alloc(_Alignof(bp_pool), sizeof(*pool)); /* a multiple of it */
     if (!pool)
         return -ENOMEM;
     memset(pool, 0, sizeof(*pool));

@@ -8,6 +8,7 @@
  *   channel.c  rings, their requests and registered slabs
  *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
  *   async.c    bp_get_start, bp_poll, the session's descriptor
+ *   readahead.c   streams, prefetching
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
  *   migrate.c  to the node where they are used
@@ -39,6 +40,7 @@
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
 #include "bufpool/policy.h"
+#include "bufpool/readahead.h"
 #include "bufpool/sync_point.h"
 #include "io/io.h"
 #include "numa/frames.h"
@@ -56,19 +58,20 @@
 #define NS_PER_MS       1000000ull
 
 /* Counters of a session; only its thread writes them, so there is no locked instruction. */
-#define SESSION_COUNTERS(X)                                                                            \
-    X(hits)                                                                                            \
-    X(misses)                                                                                          \
-    X(joins)                                                                                           \
-    X(refaults)                                                                                        \
-    X(evictions)                                                                                       \
-    X(evict_examined)                                                                                  \
-    X(frames_moved)                                                                                    \
-    X(frame_waits)                                                                                     \
-    X(reads)                                                                                           \
-    X(read_bytes)                                                                                      \
-    X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) \
-        X(dirty_overshoot)
+#define SESSION_COUNTERS(X) \
+    X(hits)                 \
+    X(misses)               \
+    X(reads_ahead)          \
+    X(joins)                \
+    X(refaults)             \
+    X(evictions)            \
+    X(evict_examined)       \
+    X(frames_moved)         \
+    X(frame_waits)          \
+    X(reads)                \
+    X(read_bytes)           \
+    X(read_errors)          \
+    X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) X(dirty_overshoot)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -103,6 +106,7 @@ struct read {
     uint8_t retries; /* in a row without progress */
     uint16_t pieces;
     uint16_t slot;             /* number in the channel */
+    uint64_t ahead_ns;         /* part of a window that was asked for then; 0: not */
     struct operation *waiting; /* bp_get_start operations to tell; under channel.lock */
     struct read *next;         /* free list; a session's spare ones */
 };
@@ -135,10 +139,12 @@ struct bp_file {
     bp_pool *pool;
     struct io_file io;
     unsigned order;           /* extents that misses read */
+    unsigned stream_order;    /* that may be read ahead */
     unsigned opens;           /* under pool.lock; 0: the slot is free */
     _Atomic uint32_t damaged; /* records of it: damage.h; written under damage.lock */
     bool closing;             /* under pool.lock: who opens the same file now gets another slot */
-    enum bp_choice direct;
+    enum bp_choice direct, readahead;
+    bool finds_streams;
     /* of bp_file_options */
     void *ctx;
     int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
@@ -147,7 +153,8 @@ struct bp_file {
     /* written by every miss and eviction: apart from what hits read. Pages */
     _Alignas(LINE) _Atomic uint64_t resident;    /* in the index, read or being read */
     _Atomic uint64_t floor_pages, ceiling_pages; /* bp_file_limits; 0: none. Written under pool.lock */
-    _Atomic uint64_t own_at;                     /* where its own pages were looked for last: a hint */
+    struct ahead_stream stream[AHEAD_STREAMS];
+    _Atomic uint64_t own_at; /* where its own pages were looked for last: a hint */
 
     /* writing; set at open */
     _Alignas(LINE) bool write;
@@ -222,8 +229,16 @@ struct bp_session {
     uint32_t turn_frame; /* found in turn, for the miss that waited */
     bool turn_kept;      /* there is one */
     bool frugal;         /* restore: take what is free, evict nothing */
-    bp_file *wanting;    /* file of the miss that takes a frame; NULL: none */
-    uint32_t *reserved;  /* bp_reserve */
+    /* readahead.c */
+    bp_file *ahead_file;  /* a stream was met there, and is to go on before the call waits or returns; NULL: none */
+    uint64_t ahead_page;  /* at this page */
+    uint64_t ahead_mark;  /* FRAME_AHEAD while it reads ahead, else 0 */
+    uint64_t ahead_ns;    /* and since when */
+    unsigned ahead_order; /* and in what extents */
+    bool ahead_known;     /* somebody reads ahead for himself: streams are not looked for */
+
+    bp_file *wanting;   /* file of the miss that takes a frame; NULL: none */
+    uint32_t *reserved; /* bp_reserve */
     uint32_t reserved_count;
     _Atomic uint64_t aside; /* frames in these, for others to read */
 
@@ -296,6 +311,7 @@ struct bp_pool {
     _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
 
     struct damage damage;
+    _Atomic uint64_t ahead_ns; /* what a read of a window takes, on the average of the last ones; 0: none yet */
 
     struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
@@ -402,13 +418,17 @@ static inline bool is_recording(const bp_session *s)
     return unlikely(atomic_load_explicit(&s->pool->recording.limit, memory_order_relaxed) != 0);
 }
 
+/* ---- point.c ---- */
+/* Of a page that is SAMPLED, or was read AHEAD and has not been touched before. */
+void bpi_hit_marked(bp_session *, struct frame *, uint64_t seen);
+
 /* A reader used a page whose word was `seen`, and warms it or has done so (T13). Hot pages cost one test. */
 static inline void hit_noted(bp_session *s, struct frame *f, uint64_t seen)
 {
     if (likely((seen & FRAME_HEAT) == FRAME_HEAT))
         return;
-    if (unlikely(seen & FRAME_SAMPLED))
-        bpi_policy_log(&s->seat, (uint32_t)(f - s->frame), frame_id(f), frame_order(seen), false);
+    if (unlikely(seen & (FRAME_SAMPLED | FRAME_AHEAD)))
+        bpi_hit_marked(s, f, seen);
     if (is_recording(s))
         bpi_trace_hit(s, f);
 }
@@ -567,11 +587,6 @@ void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
 /*
- * Start reads of what is missing from first to last, as many as can be had without waiting. How many pages from first on
- * are there or under way now. What is wrong with one of them is for those to hear who want it.
- */
-uint64_t bpi_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t last);
-/*
  * Until the word moves that keeps us from latching it, or a little while: look again. And what the caller says when the
  * deadline is over.
  */
@@ -657,13 +672,42 @@ struct pinned {
 };
 /*
  * Pin, shared, the extents that are there from page on without a gap, up to the one with `last`, `most` at the most; how
- * many. Waits for nothing. Each counts as a ref of the session.
+ * many. Waits for nothing. Each counts as a ref of the session. warm: they are in use; else only passed.
  */
-unsigned bpi_span_pin(bp_session *, const bp_file *, uint64_t page, uint64_t last, unsigned most, struct pinned[]);
+unsigned bpi_span_pin(bp_session *, const bp_file *, uint64_t page, uint64_t last, unsigned most, bool warm,
+                      struct pinned[]);
+
+/* One of these pins is over. Nobody is told (R12). */
+static inline void span_unpin(bp_session *s, uint32_t head)
+{
+    counter_add(&s->puts, 1);
+    frame_unpin(&s->frame[head]);
+}
 
 /* ---- copy.c ---- */
 /* Where a range of bytes ends: *end is at most the end of the file. 0 or an error, with the session's text. */
 int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t *end);
+
+/* ---- readahead.c ---- */
+/*
+ * A miss of a reader at this page. All that most of them cost is this look at the slot before theirs.
+ */
+static inline void ahead_missed(bp_session *s, bp_file *file, uint64_t page)
+{
+    uint64_t before = (page & ~extent_mask(file->order)) - 1;
+
+    if (before < BP_PAGE_MAX && file->finds_streams && !s->ahead_mark && !s->ahead_known &&
+        entry_is_frame((before + 1) % INDEX_SLOTS ? index_guess(&file->index, before)
+                                                  : bpi_index_load(&file->index, before)))
+        bpi_ahead_look(s, file, before + 1);
+}
+
+/* What a hit has noted. */
+static inline void ahead_check(bp_session *s)
+{
+    if (unlikely(s->ahead_file != NULL))
+        bpi_ahead_go(s);
+}
 
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */

