@@ -11,16 +11,19 @@
  *      they lie. An extent for which there is none goes itself.
  *   3  a slab that is empty is unregistered from all rings, and its memory goes back to the system.
  *   4  one that does not become empty, since something in it stays pinned, drains no longer, and another one takes its
- *      place. When none is left to try, the budget is what has memory still.
+ *      place. All of them are tried again and again until none has left for wait_ms: then the budget is what has memory.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "bufpool/writeback.h"
 
-#define PATIENCE_SHARE 8u              /* this part of wait_ms without a frame out of any slab: others are tried */
-#define PAUSE_NS       (NS_PER_MS / 2) /* between two looks at what is pinned or being read */
+#define PATIENCE_SHARE 8u               /* this part of wait_ms without a frame out of any slab: others are tried, */
+#define PATIENCE_NS    (50 * NS_PER_MS) /* and after so long in any case */
+#define ROUND_PAUSE_NS (5 * NS_PER_MS)  /* when all have been tried */
+#define PAUSE_NS       (NS_PER_MS / 2)  /* between two looks at what is pinned or being read */
 
 /* ---- which slabs ---- */
 
@@ -35,6 +38,7 @@ struct shrink {
     uint8_t *fate;    /* of each slab: enum slab_fate */
     uint32_t *cost;   /* of each that has memory: frames bound, and more for what is pinned; UINT32_MAX: none */
     uint64_t last_ns; /* when a frame came out of one of them last */
+    uint64_t most;    /* frames that had memory when it began */
 };
 
 static void frames_of(const bp_pool *pool, unsigned slab, uint32_t *first, uint32_t *end)
@@ -149,6 +153,21 @@ static void clear_slab(struct shrink *x, unsigned slab)
     }
 }
 
+/*
+ * Memory anew, for as much as has left already: else, where all slabs there are have to go, nobody would have a frame
+ * until the last of them is empty, and who waits for one while he pins a page there would hold it up.
+ */
+static void allow(struct shrink *x)
+{
+    struct frames *frames = x->pool->frames;
+    uint64_t may = x->target;
+
+    for (unsigned i = 0; i < x->slabs; i++)
+        if (x->fate[i] == SLAB_GOING)
+            may += bpi_frames_slab_populated(frames, i);
+    bpi_frames_limit(frames, (may < x->most ? may : x->most) << BP_PAGE_SHIFT);
+}
+
 /* A slab that may be empty by now. false: not yet, or the system or a ring does not let go of it. */
 static bool end_slab(struct shrink *x, unsigned slab)
 {
@@ -161,6 +180,7 @@ static bool end_slab(struct shrink *x, unsigned slab)
     x->fate[slab] = SLAB_STAYS;
     x->going--;
     x->last_ns = bpi_now_ns();
+    allow(x);
     return true;
 }
 
@@ -202,27 +222,45 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
     }
 }
 
-/* 0; -EBUSY: something stays pinned, what could be given back was. */
+/*
+ * 0; -EBUSY: something stays pinned, what could be given back was. Between two rounds nothing drains: who holds a page in
+ * one of the slabs may be waiting for a frame himself.
+ */
 static int shrink(struct shrink *x, uint64_t wait_ns)
 {
-    uint64_t patience_ns = wait_ns / PATIENCE_SHARE;
-    int rc = 0;
+    const struct timespec pause = {.tv_nsec = ROUND_PAUSE_NS};
+    uint64_t patience_ns = wait_ns / PATIENCE_SHARE < PATIENCE_NS ? wait_ns / PATIENCE_SHARE : PATIENCE_NS;
+    uint64_t until_ns = bpi_now_ns() + wait_ns;
+    uint64_t before;
+    uint64_t now = x->most;
 
-    while (bpi_frames_claimed(x->pool->frames) > x->target && !rc) {
+    while (now > x->target) {
         bool enough = begin_enough(x);
 
-        empty_going(x, enough ? patience_ns : wait_ns);
+        before = now;
+        empty_going(x, patience_ns);
         cancel_going(x);
-        if (!enough && bpi_frames_claimed(x->pool->frames) > x->target)
-            rc = -EBUSY;
+        bpi_frames_limit(x->pool->frames, (uint64_t)x->target << BP_PAGE_SHIFT);
+        now = bpi_frames_claimed(x->pool->frames);
+        if (now < before)
+            until_ns = bpi_now_ns() + wait_ns;
+        else if (bpi_now_ns() >= until_ns)
+            return -EBUSY;
+        if (!enough) { /* all have been tried */
+            memset(x->fate, SLAB_STAYS, x->slabs * sizeof(*x->fate));
+            nanosleep(&pause, NULL);
+        }
     }
-    return rc;
+    return 0;
 }
 
 int bpi_shrink(bp_pool *pool, uint32_t target, uint64_t wait_ns)
 {
     const struct bp_session_options o = {.size = sizeof(o), .label = "bp_pool_resize"};
-    struct shrink x = {.pool = pool, .target = target, .slabs = bpi_frames_slab_count(pool->frames)};
+    struct shrink x = {.pool = pool,
+                       .target = target,
+                       .slabs = bpi_frames_slab_count(pool->frames),
+                       .most = bpi_frames_claimed(pool->frames)};
     int rc = 0;
 
     if (bpi_frames_claimed(pool->frames) <= target)

@@ -331,8 +331,11 @@ static void a_resize(struct worker *w)
 {
     uint64_t achieved;
     uint64_t memory = (1 + draw(w) % RESIZED_MIB) << 20;
-    int rc = bp_pool_resize(w->world->pool, memory, &achieved);
+    int rc;
 
+    bp_unreserve(
+        w->s); /* what is set aside stays where it is, and would hold up another one's resize that we wait for */
+    rc = bp_pool_resize(w->world->pool, memory, &achieved);
     if (rc && rc != -EBUSY)
         judge_error(w->world, w->s, rc);
     atomic_fetch_add_explicit(&w->world->resized, rc == 0, memory_order_relaxed);
