@@ -393,8 +393,13 @@ Test(resize, dirty_pages_are_not_lost, .timeout = 60)
     for (uint64_t page = 0; page < data.pages; page++) {
         struct bp_view view;
 
-        cr_assert_eq(bp_read(s, file, page, &view), 0, "%s", bp_session_error(s));
-        cr_assert(data_page_ok(&data, page, view.data), "page %lu in memory", (unsigned long)page);
+        bool right;
+
+        do { /* the writer may just have taken its frame for another page */
+            cr_assert_eq(bp_read(s, file, page, &view), 0, "%s", bp_session_error(s));
+            right = data_page_ok(&data, page, view.data);
+        } while (!bp_view_valid(&view));
+        cr_assert(right, "page %lu in memory", (unsigned long)page);
     }
     cr_assert_eq(bp_sync(s, file), 0, "%s", bp_session_error(s));
     cr_assert_eq(stat_of(pool, "dirty_pages"), 0);
