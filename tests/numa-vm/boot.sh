@@ -67,7 +67,7 @@ poweroff -f
 EOF
 chmod +x "$root/init"
 kib=$(du -sk "$root" | cut -f1)
-mke2fs -qF -t ext4 -b 4096 -O ^has_journal -d "$root" "$work/root.img" $((kib + 400000))K
+mke2fs -q -F -t ext4 -b 4096 -O ^has_journal -d "$root" "$work/root.img" $((kib + 400000))K >"$work/mke2fs"
 
 # ---- the machine -------------------------------------------------------------------------------------------------------
 
