@@ -272,7 +272,7 @@ static void attach(struct operation *op)
     bool attached;
 
     s->waiting++;
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     /* completion clears READING before it takes this lock to empty the list: what we add while it is set will be found
      */
     attached = frame_load(&s->frame[op->head]) & FRAME_READING;
@@ -281,7 +281,7 @@ static void attach(struct operation *op)
         op->next = r->waiting;
         r->waiting = op;
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     if (attached) {
         if (ch != s->channel) {
             watch_foreign(s, ch);
@@ -302,14 +302,14 @@ static bool detach(struct operation *op)
     struct operation **at;
     bool found;
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     at = &read_of(op->session->pool, ch, op->head)->waiting;
     while (*at && *at != op)
         at = &(*at)->next;
     found = *at == op && atomic_load_explicit(&op->state, memory_order_relaxed) == OPERATION_WAITING;
     if (found)
         *at = op->next;
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return found;
 }
 
@@ -327,7 +327,7 @@ int bp_get_start(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode,
     if ((mode != BP_SHARED && mode != BP_EXCLUSIVE) || flags & ~BP_MORE)
         return bpi_session_fail(s, -EINVAL, "bp_get_start: mode %d, flags %#x", (int)mode, flags);
     s->since_ns = UINT64_MAX;
-    rc = bpi_step(s, file, page, mode, &t);
+    rc = mode == BP_EXCLUSIVE && write_is_stopped(s, file) ? STEP_FRAMES : bpi_step(s, file, page, mode, &t);
     if (rc < 0)
         return rc;
     if (rc == STEP_PINNED) {
@@ -394,10 +394,10 @@ static bool try_again(struct operation *op, uint64_t now, bool *starved, struct 
     bp_session *s = op->session;
     struct target t;
     int rc;
+    bool stopped = op->mode == BP_EXCLUSIVE && write_is_stopped(s, op->file);
 
     s->since_ns = op->deadline_ns - s->pool->wait_ns;
-    rc = *starved ? STEP_FRAMES : bpi_step(s, op->file, op->page, op->mode, &t);
-
+    rc = *starved || stopped ? STEP_FRAMES : bpi_step(s, op->file, op->page, op->mode, &t);
     if (rc == STEP_PINNED) {
         ref_fill(s, op->page, op->mode, &t, &event->ref);
         deliver(op, 0, event);
@@ -411,13 +411,16 @@ static bool try_again(struct operation *op, uint64_t now, bool *starved, struct 
     if (rc >= 0 && now >= op->deadline_ns) {
         counter_add(&s->count.busy, 1);
         rc = bpi_session_fail(s, -EBUSY, "page %llu of %s: %s until the deadline", (unsigned long long)op->page,
-                              op->file->name, rc == STEP_LATCHED ? "held by others" : "no frame could be had");
+                              op->file->name,
+                              stopped              ? "too much is dirty"
+                              : rc == STEP_LATCHED ? "held by others"
+                                                   : "no frame could be had");
     }
     if (rc < 0) {
         deliver(op, rc, event);
         return true;
     }
-    *starved |= rc == STEP_FRAMES || rc == STEP_READS; /* the rest would fare no better now */
+    *starved |= !stopped && (rc == STEP_FRAMES || rc == STEP_READS); /* the rest would fare no better now */
     backlog_add(op);
     return false;
 }
@@ -570,8 +573,8 @@ static void wait_for_pushers(bp_pool *pool)
     for (unsigned i = 0; i < count; i++) {
         struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
 
-        pthread_mutex_lock(&ch->lock);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_take(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
 }
 

@@ -171,9 +171,12 @@ struct bp_pool_options {
                               would do: more are more exact, each costs 1.2 KiB of memory, and every access to a page
                               of the sample some hundred instructions. Up to 8,192; 0: as suits the pool */
     uint64_t memory_max; /* bytes that bp_pool_resize may go up to: address space for as much is reserved. 0: memory */
-    /* Percent of the frames that may be dirty: above the target some are written in the background; 0: 10 */
-    uint32_t dirty_target;
-    uint32_t dirty_trigger; /* above it, those who are about to change pages wait; 0: 40. Both at most 90 */
+    /*
+     * Percent of the frames, 90 at the most. When more than the target are dirty, some are written in the background; 0: 10.
+     * On the way from there to the trigger, exclusive gets, creates and upgrades of files that are written are slowed, and
+     * above it they wait (EBUSY at the deadline), but for sessions that hold a ref: what has begun can end; 0: 40.
+     */
+    uint32_t dirty_target, dirty_trigger;
     enum bp_place place;
     uint64_t nodes; /* see enum bp_place; 0: all. EINVAL: one of them is not there, or has no memory for this process */
     /*
@@ -257,7 +260,7 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(memory_limit, "bytes", GAUGE, "the budget, as bp_pool_resize left it")                   \
     X(memory_frames, "bytes", GAUGE, "frames populated so far")                                \
     X(memory_descriptors, "bytes", GAUGE, "frame descriptors in use")                          \
-    X(memory_index, "bytes", GAUGE, "index nodes in use")                                      \
+    X(memory_index, "bytes", GAUGE, "index nodes, in use or for later use")                    \
     X(frames_total, "frames", GAUGE, "frames the budget allows")                               \
     X(frames_populated, "frames", GAUGE, "frames that have memory")                            \
     X(frames_free, "frames", GAUGE, "populated frames that hold no page")                      \
@@ -291,10 +294,18 @@ BP_API int bp_pool_slabs(bp_pool *, struct bp_slab slab[], int n);
     X(log_errors, "calls", COUNTER, "of these, failed")                                        \
     X(syncs, "syncs", COUNTER, "syncs answered by the device, each for all who waited")        \
     X(sync_errors, "syncs", COUNTER, "of these, failed")                                       \
+    X(dirty_slowed, "requests", COUNTER, "times a caller was slowed, near to dirty_trigger")   \
+    X(dirty_stopped, "requests", COUNTER, "times one had to wait for writes, above it")        \
+    X(dirty_overshoot, "requests", COUNTER, "times one went on above it, since it held refs")  \
     X(dirty_pages, "pages", GAUGE, "pages with changes that are not on disk")                  \
     X(frames_spilled, "frames", COUNTER, "frames of another NUMA node than asked")             \
     X(frames_strayed, "frames", GAUGE, "frames that lie on another node than their slab")      \
-    X(pages_damaged, "pages", GAUGE, "pages known to be bad, which are not read again for a while")
+    X(pages_damaged, "pages", GAUGE, "pages known to be bad, not read again for a while")      \
+    X(memory_policy, "bytes", GAUGE, "queues of replacement, and the small pools")             \
+    X(memory_io, "bytes", GAUGE, "rings and their requests")                                   \
+    X(memory_sessions, "bytes", GAUGE, "sessions")                                             \
+    X(memory_leaves, "bytes", GAUGE, "arrays of leaves of open files, at the most")            \
+    X(reads_ahead, "extents", COUNTER, "extents read before anybody asked for them")
 
 struct bp_stats {
     size_t size; /* set by the caller to sizeof(struct bp_stats) */
@@ -445,6 +456,16 @@ struct bp_file_options {
     int (*flush_log)(void *ctx, uint64_t lsn);
     /* Called for each page that is about to be written, on a copy (for a checksum in the page, say). NULL: none */
     void (*seal)(void *ctx, uint64_t page, void *data, uint32_t bytes);
+
+    /*
+     * Streams are read ahead in extents that grow with them, up to this size (4 KiB times a power of two, up to 2 MiB and
+     * a sixteenth of the pool, and not below extent_bytes; smaller ones where it does not fit). The pages of an extent are
+     * latched and evicted together. 0: 2 MiB, for a file opened with write extent_bytes.
+     */
+    uint32_t stream_bytes;
+    /* Find streams among what is asked for, and read ahead of them. BP_OFF: only what calls ask for as a range, or scan.
+       In a pool of BP_IO_NULL it is off unless BP_ON. */
+    enum bp_choice readahead;
 };
 
 /*
@@ -484,6 +505,19 @@ BP_API int bp_file_size(bp_file *, uint64_t *bytes);
 BP_API BP_NODISCARD int bp_file_limits(bp_file *, uint64_t floor_bytes, uint64_t ceiling_bytes);
 /* Bytes of the file that are in memory now, or being read. Thread safe. */
 BP_API uint64_t bp_file_resident(const bp_file *);
+
+/*
+ * What of a stretch of a file is in memory, or being read, for those who draw maps: n cells of cell_pages pages each (at
+ * most 2^32 - 1), from page first on. Adds to the cells, which the caller makes zero before. One call looks at 16,384
+ * extents at most, a few milliseconds; *next, 0 at the beginning, is where to go on: call it again with the same cells
+ * until it is first + n * cell_pages. Pages that come or go meanwhile may be counted or not. EINVAL: no cells, or they
+ * reach beyond BP_PAGE_MAX. Thread safe.
+ */
+struct bp_residency {
+    uint32_t pages[BP_ORDER_MAX + 1]; /* in memory, by the order of the extent that they are in: 2^i pages */
+};
+BP_API int bp_file_residency(bp_file *, uint64_t first, uint64_t cell_pages, struct bp_residency cell[], unsigned n,
+                             uint64_t *next);
 
 /*
  * Damage. A bad page costs nobody else anything: where a read of many pages fails, or brings one that the owner refuses,
@@ -647,6 +681,9 @@ BP_API int bp_unreserve(bp_session *);
  * what it could not write: everybody who waits for it is told, and all later syncs of the file fail. Recover from the
  * log, in another process or at least after closing the file with bp_file_abandon.
  *
+ * How much may be dirty is limited (bp_pool_options.dirty_trigger), so that there is always room for pages that are only
+ * read, also while nothing can be written.
+ *
  * flush_log and seal are called on the library's thread (signals blocked), one at a time. They must not call the pool nor
  * wait for a thread that does.
  */
@@ -718,6 +755,14 @@ BP_API int bp_file_abandon(bp_file *);
 
 /* CRC-32C (Castagnoli) of bytes that follow those of which crc is the CRC; crc 0: there are none before. */
 BP_API uint32_t bp_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+/*
+ * Move what is in memory of a range of pages to the NUMA node of the session: for pages that were read by a thread of another
+ * node and are used from here now. By copy, extent by extent; views of what moves become invalid, what is pinned, latched or
+ * being read stays. *moved (may be NULL): pages that did. If the node has no frames left and the budget is used up, the
+ * coldest pages of the pool make room for a slab here. 0; -ENOSPC: that was not to be had, some have moved; retry later.
+ */
+BP_API BP_NODISCARD int bp_migrate(bp_session *, bp_file *, uint64_t first, uint64_t count, uint64_t *moved);
 
 /* Of the BP_PAGE_SIZE bytes of a page: how many lie inside the file. Less only for its last page; 0 past it. */
 BP_API size_t bp_page_file_bytes(const bp_file *, uint64_t page);

@@ -42,9 +42,9 @@ static void cap_registered(bp_pool *pool, struct bp_cap *c)
     c->asked = choice_name(pool->options.registered);
     c->got = pool->options.registered == BP_OFF ? "off" : got ? "on" : ch ? "off" : "not used yet";
     if (ch) {
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         snprintf(c->reason, sizeof(c->reason), "%s", ch->buffer_reason);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
     if (c->reason[0])
         snprintf(c->remedy, sizeof(c->remedy), "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=) or registered_max");
@@ -198,11 +198,18 @@ static void cap_direct(bp_pool *pool, struct bp_cap *c)
     pthread_mutex_unlock(&pool->lock);
 }
 
+static void cap_writing(bp_pool *pool, struct bp_cap *c)
+{
+    c->name = "writing";
+    c->asked = "as io";
+    bpi_write_cap(pool, c);
+}
+
 int bp_pool_caps(bp_pool *pool, struct bp_cap cap[], int n)
 {
-    static void (*const fill[])(bp_pool *, struct bp_cap *) = {cap_io,        cap_registered, cap_locked,
-                                                               cap_huge,      cap_hugetlb,    cap_transparent,
-                                                               cap_placement, cap_direct,     cap_memory};
+    static void (*const fill[])(bp_pool *, struct bp_cap *) = {cap_io,      cap_registered,  cap_locked,    cap_huge,
+                                                               cap_hugetlb, cap_transparent, cap_placement, cap_direct,
+                                                               cap_memory,  cap_writing};
     int count = (int)(sizeof(fill) / sizeof(*fill));
 
     if (bpi_pool_forked(pool))

@@ -10,10 +10,11 @@
 #include <string.h>
 
 #include "bufpool/pool.h"
+#include "bufpool/reserve.h"
 
 static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
 {
-    struct channel *ch = calloc(1, sizeof(*ch));
+    struct channel *ch = lines_alloc(1, sizeof(*ch));
     unsigned slabs = bpi_frames_slab_count(pool->frames);
     unsigned buffers = pool->options.registered == BP_OFF ? 0 : slabs;
     int rc = -ENOMEM;
@@ -23,14 +24,13 @@ static int channel_open(bp_pool *pool, unsigned number, struct channel **out)
     ch->pool = pool;
     ch->ops = pool->io;
     ch->number = (uint16_t)number;
-    ch->read = calloc(CHANNEL_DEPTH, sizeof(*ch->read));
-    ch->registered = calloc(slabs, sizeof(*ch->registered));
+    ch->read = lines_alloc(CHANNEL_DEPTH, sizeof(*ch->read));
+    ch->registered = lines_alloc(slabs, sizeof(*ch->registered));
     if (!ch->read || !ch->registered)
         goto out;
     rc = ch->ops->open(CHANNEL_DEPTH, buffers, pool->options.psync_threads, &ch->io);
     if (rc)
         goto out;
-    pthread_mutex_init(&ch->lock, NULL);
     for (unsigned i = 0; i < slabs && !buffers; i++)
         atomic_init(&ch->registered[i], SLAB_PLAIN);
     for (unsigned i = CHANNEL_DEPTH; i-- > 0;) {
@@ -118,7 +118,6 @@ int bpi_channels_close(bp_pool *pool)
         for (unsigned slab = 0; slab < bpi_frames_slab_count(pool->frames); slab++)
             if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) == SLAB_REGISTERED)
                 bpi_frames_slab_unregister(pool->frames, slab);
-        pthread_mutex_destroy(&ch->lock);
         free(ch->read);
         free((void *)ch->registered);
         free(ch);
@@ -139,7 +138,7 @@ struct read *bpi_reads_take(struct channel *ch, unsigned most)
     struct read **end;
     unsigned n = 0;
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     list = ch->free;
     for (end = &list; n < most && *end; n++) {
         (*end)->waiting = NULL;
@@ -148,7 +147,7 @@ struct read *bpi_reads_take(struct channel *ch, unsigned most)
     ch->free = *end;
     *end = NULL;
     add_in_use(ch, n);
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return list;
 }
 
@@ -161,16 +160,16 @@ void bpi_reads_give(struct channel *ch, struct read *list)
         return;
     for (; last->next; last = last->next)
         n++;
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     last->next = ch->free;
     ch->free = list;
     add_in_use(ch, 0u - n);
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
 }
 
 void bpi_reads_end(struct channel *ch, struct read *const r[], unsigned n, bp_session *reaper)
 {
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     for (unsigned i = 0; i < n; i++) {
         if (r[i]->waiting)
             bpi_operations_ready(r[i]->waiting, reaper);
@@ -178,7 +177,7 @@ void bpi_reads_end(struct channel *ch, struct read *const r[], unsigned n, bp_se
         ch->free = r[i];
     }
     add_in_use(ch, 0u - n);
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
 }
 
 /*
@@ -228,7 +227,7 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
 
     if (!bpi_frames_slab_ready(pool->frames, slab))
         return SLAB_UNKNOWN; /* registering would populate the rest of it */
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     known = atomic_load_explicit(&ch->registered[slab], memory_order_relaxed);
     if (known == SLAB_UNKNOWN) {
         bpi_frames_slab_range(pool->frames, slab, &at, &bytes);
@@ -246,7 +245,7 @@ uint8_t bpi_channel_register(struct channel *ch, unsigned slab)
         }
         atomic_store_explicit(&ch->registered[slab], known, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return known;
 }
 
@@ -270,7 +269,7 @@ uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
     unsigned number = file_number(file);
     uint8_t known;
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     known = atomic_load_explicit(&ch->file[number], memory_order_relaxed);
     if (known == SLAB_UNKNOWN) {
         known = SLAB_PLAIN;
@@ -278,7 +277,7 @@ uint8_t bpi_channel_register_file(struct channel *ch, const bp_file *file)
             known = SLAB_REGISTERED;
         atomic_store_explicit(&ch->file[number], known, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
     return known;
 }
 
@@ -294,11 +293,11 @@ void bpi_channels_forget_file(bp_pool *pool, const bp_file *file)
     for (unsigned i = 0; i < count && number < IO_FILES_MAX; i++) {
         struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
 
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         if (atomic_load_explicit(&ch->file[number], memory_order_relaxed) == SLAB_REGISTERED)
             ch->ops->file(ch->io, number, NULL);
         atomic_store_explicit(&ch->file[number], SLAB_UNKNOWN, memory_order_relaxed);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
     }
 }
 
@@ -306,12 +305,12 @@ void bpi_channel_refuse_buffer(struct channel *ch, uint32_t frame)
 {
     unsigned slab = bpi_frames_slab(ch->pool->frames, frame);
 
-    pthread_mutex_lock(&ch->lock);
+    slim_lock_take(&ch->lock);
     if (atomic_load_explicit(&ch->registered[slab], memory_order_relaxed) == SLAB_REGISTERED) {
         slab_unregister(ch, slab);
         atomic_store_explicit(&ch->registered[slab], SLAB_PLAIN, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&ch->lock);
+    slim_lock_give(&ch->lock);
 }
 
 int bpi_channels_unregister(bp_pool *pool, unsigned slab)
@@ -323,11 +322,11 @@ int bpi_channels_unregister(bp_pool *pool, unsigned slab)
         struct channel *ch = atomic_load_explicit(&pool->channel[i], memory_order_acquire);
         int rc;
 
-        pthread_mutex_lock(&ch->lock);
+        slim_lock_take(&ch->lock);
         rc = slab_unregister(ch, slab);
         if (!rc && pool->options.registered != BP_OFF)
             atomic_store_explicit(&ch->registered[slab], SLAB_UNKNOWN, memory_order_relaxed);
-        pthread_mutex_unlock(&ch->lock);
+        slim_lock_give(&ch->lock);
         first_error = first_error ? first_error : rc;
     }
     return first_error;

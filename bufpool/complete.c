@@ -148,6 +148,8 @@ static void reads_succeeded(struct channel *ch, struct read *const r[], unsigned
 
     for (unsigned i = 0; i < n; i++) {
         bytes += r[i]->done;
+        if (unlikely(r[i]->ahead_ns))
+            bpi_ahead_measured(ch->pool, bpi_now_ns() - r[i]->ahead_ns);
         SYNC_POINT("fault:complete");
         for (uint32_t k = 0; k < r[i]->heads; k++) {
             struct frame *f = &frame[head_of(r[i], k)];

@@ -1,55 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Ranges: bp_copy_out. What is there is copied in runs: a leaf of the index is held, and with it all its pages are, by
- * one count instead of a pin each (R15; after F. Yin's "filemap: batch PTE mappings", Linux 6.3). Of the rest a stretch
- * of extents is pinned together, so that its misses go to the device in one submission, and each is copied at its own
- * size, not page by page (after B. Wang's "mm: shmem: improve the tmpfs large folio read performance", Linux 6.12).
+ * one count instead of a pin each (R15; after F. Yin's "filemap: batch PTE mappings", Linux 6.3). Larger extents are
+ * pinned, some together, and each is copied at its own size, not page by page (after B. Wang's "mm: shmem: improve the
+ * tmpfs large folio read performance", Linux 6.12). Of what is missing a stretch is asked for together, and waited for
+ * in order. A bad page is in none of these (R24): what comes before it is copied, and the call ends with its error.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "bufpool/held.h"
 
-#define STRETCH_MAX 32u /* extents pinned at once */
-/* at most this part of the pool, so that many copies at once do not starve each other */
-#define STRETCH_SHARE 16u
-
-static unsigned stretch_limit(const bp_pool *pool, unsigned order)
-{
-    uint32_t limit = frames_limit(pool) / STRETCH_SHARE >> order;
-
-    return limit < 1 ? 1 : limit > STRETCH_MAX ? STRETCH_MAX : limit;
-}
-
-/* The pages with which the extents of [at, end) begin, if all are of the file's size. */
-static unsigned list_pages(const bp_file *file, uint64_t at, uint64_t end, unsigned limit, uint64_t page[])
-{
-    uint64_t next = at >> BP_PAGE_SHIFT;
-    unsigned n = 0;
-
-    while (n < limit && next << BP_PAGE_SHIFT < end) {
-        page[n++] = next;
-        next = (next | extent_mask(file->order)) + 1;
-    }
-    return n;
-}
-
-/* Copy from the pinned; ends early where an extent is smaller than expected. Returns the bytes copied. */
-static size_t copy_refs(const struct bp_ref ref[], unsigned n, uint64_t at, uint64_t end, char *to)
-{
-    uint64_t start = at;
-
-    for (unsigned i = 0; i < n && at < end && ref[i].page == at >> BP_PAGE_SHIFT; i++) {
-        size_t skip = at % BP_PAGE_SIZE;
-        size_t bytes = ref[i].bytes - skip;
-
-        if (bytes > end - at)
-            bytes = (size_t)(end - at);
-        memcpy(to + (at - start), (const char *)ref[i].data + skip, bytes);
-        at += bytes;
-    }
-    return (size_t)(at - start);
-}
+#define SPAN_EXTENTS  32u /* pinned at once */
+#define STRETCH_SHARE 16u /* part of the pool that is asked for at once, so that many copies do not starve each other */
 
 /* A run of pages: where from, where to, and where it ends. */
 struct run {
@@ -103,6 +66,56 @@ static size_t copy_run(bp_session *s, bp_file *file, uint64_t at, uint64_t end, 
     return (size_t)(r.at - at);
 }
 
+/* What is there in extents of any size. Returns the bytes copied. */
+static size_t copy_span(bp_session *s, bp_file *file, uint64_t at, uint64_t end, char *to)
+{
+    struct pinned pin[SPAN_EXTENTS];
+    unsigned n = bpi_span_pin(s, file, at >> BP_PAGE_SHIFT, (end - 1) >> BP_PAGE_SHIFT, SPAN_EXTENTS, true, pin);
+    uint64_t start = at;
+
+    for (unsigned i = 0; i < n; i++) {
+        size_t skip = at % BP_PAGE_SIZE;
+        size_t bytes = ((size_t)pin[i].pages << BP_PAGE_SHIFT) - skip;
+
+        if (bytes > end - at)
+            bytes = (size_t)(end - at);
+        memcpy(to + (at - start), (const char *)frame_data(s, pin[i].frame) + skip, bytes);
+        at += bytes;
+        span_unpin(s, pin[i].head);
+    }
+    return (size_t)(at - start);
+}
+
+/* What is not there: the page of `at`, to the end of its extent, when it has come. */
+static int copy_missing(bp_session *s, bp_file *file, uint64_t at, uint64_t end, char *to, size_t *copied)
+{
+    size_t skip = at % BP_PAGE_SIZE;
+    struct bp_ref ref;
+    int rc = bp_get(s, file, at >> BP_PAGE_SHIFT, BP_SHARED, &ref);
+
+    *copied = 0;
+    if (rc)
+        return rc;
+    *copied = ref.bytes - skip < end - at ? ref.bytes - skip : (size_t)(end - at);
+    memcpy(to, (const char *)ref.data + skip, *copied);
+    bp_put(&ref);
+    return 0;
+}
+
+/* Ask for what is missing from `at` on, a stretch of it; the byte behind that. */
+static uint64_t ask(bp_session *s, bp_file *file, uint64_t at, uint64_t end)
+{
+    uint64_t first = at >> BP_PAGE_SHIFT;
+    uint64_t last = (end - 1) >> BP_PAGE_SHIFT;
+    uint64_t most = frames_limit(s->pool) / STRETCH_SHARE;
+
+    if (last - first >= most)
+        last = first + (most ? most - 1 : 0);
+    if (last > first)
+        bpi_range_read(s, file, first, last);
+    return (last + 1) << BP_PAGE_SHIFT;
+}
+
 int bpi_range_end(bp_session *s, bp_file *file, uint64_t offset, size_t len, uint64_t *end)
 {
     *end = len > UINT64_MAX - offset ? UINT64_MAX : offset + len;
@@ -119,9 +132,7 @@ int bpi_range_end(bp_session *s, bp_file *file, uint64_t offset, size_t len, uin
 
 int bp_copy_out(bp_session *s, bp_file *file, uint64_t offset, size_t len, void *to, size_t *done)
 {
-    struct bp_ref ref[STRETCH_MAX];
-    uint64_t page[STRETCH_MAX];
-    unsigned limit;
+    uint64_t asked = offset;
     uint64_t end;
     int rc;
 
@@ -129,27 +140,18 @@ int bp_copy_out(bp_session *s, bp_file *file, uint64_t offset, size_t len, void 
     if (bpi_forked(s))
         return BP_FORKED;
     rc = bpi_range_end(s, file, offset, len, &end);
-    limit = stretch_limit(s->pool, file->order);
     while (!rc && offset < end) {
-        size_t copied = file->order == 0 ? copy_run(s, file, offset, end, (char *)to + *done) : 0;
-        unsigned n;
+        size_t copied = copy_run(s, file, offset, end, (char *)to + *done);
 
-        if (copied) {
-            *done += copied;
-            offset += copied;
+        if (!copied)
+            copied = copy_span(s, file, offset, end, (char *)to + *done);
+        if (!copied && offset >= asked) {
+            asked = ask(s, file, offset, end);
             continue;
         }
-        n = list_pages(file, offset, end, limit, page);
-        rc = bp_get_many(s, file, page, n, BP_SHARED, ref);
-        if (rc == -EBUSY && limit > 1) { /* a full pool may still have one */
-            limit = 1;
-            rc = 0;
-            continue;
-        }
-        if (rc)
-            break;
-        copied = copy_refs(ref, n, offset, end, (char *)to + *done);
-        bp_put_many(ref, n);
+        ahead_check(s);
+        if (!copied)
+            rc = copy_missing(s, file, offset, end, (char *)to + *done, &copied);
         *done += copied;
         offset += copied;
     }

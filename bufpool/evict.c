@@ -33,12 +33,15 @@ struct hunt {
     unsigned order;
     uint32_t found;   /* single frames kept in s->magazine */
     uint32_t block;   /* larger extent that is kept, or FRAME_NONE */
+    uint32_t pages;   /* so many are to go, and their frames home; 0: frames are wanted */
     uint32_t evicted; /* pages */
     uint32_t extents; /* evicted */
     uint32_t examined;
-    bool shadows; /* leave them */
-    bool floors;  /* pass over pages of files that are not above theirs */
-    bool hopeful; /* something may become evictable by going on: it was cooled, or moved under us */
+    bool shadows;  /* leave them */
+    bool any;      /* also what was read ahead just now */
+    bool expected; /* there is some, and it was passed over */
+    bool floors;   /* pass over pages of files that are not above theirs */
+    bool hopeful;  /* something may become evictable by going on: it was cooled, or moved under us */
 };
 
 void bpi_frame_give(bp_pool *pool, uint32_t frame, unsigned order)
@@ -57,9 +60,9 @@ static void empty_magazine(bp_session *s)
 
 void bpi_magazine_flush(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     empty_magazine(s);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
 }
 
 void bpi_magazines_flush(bp_pool *pool)
@@ -73,9 +76,9 @@ void bpi_magazines_flush(bp_pool *pool)
 /* ---- one extent ---- */
 
 /* The shadow of a page that goes: when it was used last, as far as anybody noticed. */
-static index_entry shadow_of(const struct hunt *h, uint32_t head, unsigned order)
+static index_entry shadow_of(const struct hunt *h, const struct frame_cold *cold, unsigned order)
 {
-    uint32_t stamp = atomic_load_explicit(&h->s->pool->cold[head].stamp, memory_order_relaxed);
+    uint32_t stamp = atomic_load_explicit(&cold->stamp, memory_order_relaxed);
 
     return h->shadows ? entry_of_shadow(stamp, order, 0) : ENTRY_NONE;
 }
@@ -85,9 +88,9 @@ static void keep_or_give(struct hunt *h, uint32_t head, unsigned order)
 {
     bp_session *s = h->s;
 
-    if (0)
+    if (h->pages) {
         bpi_frame_give(s->pool, head, order);
-    else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
+    } else if (order == 0 && h->order == 0 && s->magazine_count < MAGAZINE_FRAMES && h->found < batch_of(s->pool)) {
         s->magazine[s->magazine_count++] = head;
         h->found++;
     } else if (order && order == h->order && h->block == FRAME_NONE) {
@@ -111,12 +114,13 @@ static bool is_spared(const struct hunt *h, uint32_t head)
                atomic_load_explicit(&file->floor_pages, memory_order_relaxed);
 }
 
-/* Steps 1 to 3. true: it is gone, and its frames are the caller's. ours: its entry of the policy is. */
-static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours)
+/* Steps 1 to 3, for those who know the order or not. */
+static inline __attribute__((always_inline)) bool evict_with(struct hunt *h, uint32_t head, uint64_t seen,
+                                                             unsigned order, bool ours)
 {
     bp_pool *pool = h->s->pool;
     struct frame *f = &pool->frame[head];
-    unsigned order = frame_order(seen);
+    struct frame_cold *cold = &pool->cold[head];
     bp_file *file;
     uint64_t id;
 
@@ -125,7 +129,7 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
     SYNC_POINT("evict:claimed");
     id = frame_id(f);
     file = atomic_load_explicit(&pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
-    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow_of(h, head, order)) ==
+    if (unlikely(bpi_index_evict(&file->index, id & FRAME_ID_PAGE, order, head, shadow_of(h, cold, order)) ==
                  INDEX_HELD)) {
         latch_drop(f); /* somebody reads it in a run */
         return false;
@@ -133,12 +137,26 @@ static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours
     file_shrank(file, 1ull << order);
     SYNC_POINT("evict:erased");
     if (ours)
-        policy_gone(h->s->seat.policy, head);
+        policy_gone(cold);
     if (frame_unbind(f) & FRAME_WAITERS)
         bpi_frame_wake(f);
     h->extents++;
     h->evicted += 1u << order;
     return true;
+}
+
+/* Steps 1 to 3. true: it is gone, and its frames are the caller's. ours: its entry of the policy is. */
+static bool evict_extent(struct hunt *h, uint32_t head, uint64_t seen, bool ours)
+{
+    return evict_with(h, head, seen, frame_order(seen), ours);
+}
+
+/* The policy's choice; pages are what most of them are. */
+static inline bool evict_victim(struct hunt *h, const struct victim *v)
+{
+    if (unlikely(frame_order(v->seen)))
+        return evict_extent(h, v->head, v->seen, true);
+    return evict_with(h, v->head, v->seen, 0, true);
 }
 
 /* Whether an extent could go now: nobody has it, and it is cold. A warm one is cooled. */
@@ -186,10 +204,13 @@ static bool evict_some(struct hunt *h, struct search *search, uint32_t pages)
     for (int i = 0; i < n; i++)
         prefetch_victim(s->pool, victim[i].head);
     for (int i = 0; i < n; i++) {
-        if (!is_spared(h, victim[i].head) && evict_extent(h, victim[i].head, victim[i].seen, true)) {
-            if (bpi_frames_draining(s->pool->frames, victim[i].head))
-                search->rounds = 0; /* it serves nobody, so this search is longer than others, and may spare more */
-            keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
+        if (!is_spared(h, victim[i].head) && evict_victim(h, &victim[i])) {
+            if (likely(!bpi_frames_draining(s->pool->frames, victim[i].head))) {
+                keep_or_give(h, victim[i].head, frame_order(victim[i].seen));
+            } else { /* it serves nobody, so this search is longer than others, and may spare more */
+                bpi_frame_give(s->pool, victim[i].head, frame_order(victim[i].seen));
+                search->rounds = 0;
+            }
         } else {
             bpi_policy_put_back(&s->seat, &victim[i]);
             search->hopeful = true;
@@ -204,6 +225,8 @@ static bool hunt_over(struct hunt *h, uint32_t *frame)
     bp_session *s = h->s;
     int n;
 
+    if (h->pages)
+        return h->evicted >= h->pages;
     if (h->order == 0) {
         if (!h->found && h->evicted) {
             n = bpi_frames_alloc_many(s->pool->frames, s->node, s->magazine, batch_of(s->pool));
@@ -234,11 +257,14 @@ static bool hunt_queues(struct hunt *h, uint32_t *frame)
         bool more = true;
 
         bpi_policy_search(&h->s->seat, &search);
+        search.any = h->any;
+        search.expected = false;
         while (more && !over && h->evicted < enough) {
             more = evict_some(h, &search, wanted);
             over = hunt_over(h, frame);
         }
         h->hopeful = search.hopeful;
+        h->expected |= search.expected;
         if (!h->hopeful || h->evicted >= enough)
             break;
     }
@@ -343,6 +369,10 @@ static bool hunt(struct hunt *h, uint32_t *frame)
         over = hunt_queues(h, frame);
     if (!over && h->order)
         over = bpi_compact(h->s, h->order, frame) || hunt_blocks(h, frame);
+    if (!over && h->expected && !h->s->ahead_mark) { /* nothing but what somebody may be about to use */
+        h->any = true;
+        over = hunt_queues(h, frame);
+    }
     if (!over && h->floors) { /* nothing but what was to be spared */
         h->floors = false;
         over = hunt_queues(h, frame);
@@ -408,12 +438,12 @@ bool bpi_evict_this(bp_session *s, uint32_t head, uint64_t seen)
 
     if ((seen & (FRAME_BOUND | FRAME_EXCL | FRAME_PINS)) != FRAME_BOUND)
         return false;
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     gone = evict_extent(&h, head, seen, false);
     if (gone)
         bpi_frame_give(s->pool, head, frame_order(seen));
     counter_add(&s->count.evictions, h.extents);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     return gone;
 }
 
@@ -447,9 +477,9 @@ static void raid_magazines(bp_session *me)
 
     pthread_mutex_lock(&pool->lock);
     for (bp_session *s = pool->session; s; s = s->next)
-        if (s != me && !pthread_mutex_trylock(&s->magazine_lock)) {
+        if (s != me && slim_lock_try(&s->magazine_lock)) {
             empty_magazine(s);
-            pthread_mutex_unlock(&s->magazine_lock);
+            slim_lock_give(&s->magazine_lock);
         }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -486,21 +516,21 @@ static uint32_t take_ahead(bp_session *s)
     if (more > s->magazine_count)
         more = s->magazine_count;
     s->spare_frames = more;
-    while (more) /* handed out from the end as well, in the same order */
-        s->spare_frame[--more] = s->magazine[--s->magazine_count];
+    s->magazine_count -= more; /* handed out from the end as well, in the same order */
+    memcpy(s->spare_frame, &s->magazine[s->magazine_count], more * sizeof(*s->spare_frame));
     return frame;
 }
 
 void bpi_spare_frames_give(bp_session *s)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     for (unsigned i = 0; i < s->spare_frames; i++) {
         if (s->magazine_count < MAGAZINE_FRAMES)
             s->magazine[s->magazine_count++] = s->spare_frame[i];
         else
             bpi_frame_give(s->pool, s->spare_frame[i], 0);
     }
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     s->spare_frames = 0;
     bpi_release_notify(s->pool);
 }
@@ -510,17 +540,13 @@ static int take_single(bp_session *s, uint32_t *frame)
     bool evicted = false;
     int rc = 0;
 
-    if (s->spare_frames) {
-        *frame = s->spare_frame[--s->spare_frames];
-        return 0;
-    }
     for (unsigned tries = 0; tries < 2; tries++) {
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         if (!s->magazine_count)
             rc = refill(s, &evicted);
         if (!rc)
             *frame = take_ahead(s);
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         if (rc != -EAGAIN || tries)
             break;
         raid_magazines(s);
@@ -531,7 +557,7 @@ static int take_single(bp_session *s, uint32_t *frame)
     return rc;
 }
 
-int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+int bpi_frame_take_slow(bp_session *s, unsigned order, uint32_t *frame)
 {
     struct hunt h = {.s = s, .order = order, .shadows = true};
     int rc;
@@ -540,9 +566,9 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
         return take_single(s, frame);
     rc = bpi_frames_alloc(s->pool->frames, session_node(s), order, frame);
     if (rc == -ENOMEM) {
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         rc = hunt(&h, frame) ? 0 : -EAGAIN;
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
     }
     if (h.evicted)
         trim_shadows(s->pool);
@@ -551,11 +577,11 @@ int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
 
 void bpi_admit(bp_session *s, const struct arrival a[], unsigned n)
 {
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     bpi_policy_admit(&s->seat, a, n);
     if (s->seat.misses >= batch_of(s->pool))
         bpi_policy_flush(&s->seat);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
 }
 
 int bpi_nodes_reserve(bp_session *s)
@@ -563,15 +589,17 @@ int bpi_nodes_reserve(bp_session *s)
     bp_pool *pool = s->pool;
     int rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
 
-    /* at the limit: pages that are alone in their leaves cost a node each; let some go without a shadow */
+    /* at the limit: frames give way to nodes, or pages that are alone in their leaves, without a shadow */
     for (unsigned tries = 0; rc && tries < 16; tries++) {
-        struct hunt h = {.s = s};
+        struct hunt h = {.s = s, .pages = MAGAZINE_NODES};
         uint32_t unused;
 
-        pthread_mutex_lock(&s->magazine_lock);
-        hunt(&h, &unused);
-        pthread_mutex_unlock(&s->magazine_lock);
-        trim_shadows(pool);
+        if (!bpi_budget_trade(pool)) {
+            slim_lock_take(&s->magazine_lock);
+            hunt(&h, &unused);
+            slim_lock_give(&s->magazine_lock);
+            trim_shadows(pool);
+        }
         rc = bpi_magazine_fill(&pool->nodes, &s->nodes);
     }
     return rc;

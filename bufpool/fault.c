@@ -48,12 +48,12 @@ int bpi_file_reaches(bp_file *file, uint64_t page)
     return page << BP_PAGE_SHIFT < bytes ? 0 : BP_EOF;
 }
 
-/* Largest extent for a miss at page: the file's, less where the file ends before it does. */
-static unsigned miss_order(const bp_file *file, uint64_t page)
+/* Largest extent for a miss at page: the file's, or what is read ahead, less where the file ends before it does. */
+static unsigned miss_order(const bp_session *s, const bp_file *file, uint64_t page)
 {
     uint64_t bytes = atomic_load_explicit(&file->bytes, memory_order_relaxed);
     uint64_t pages = (bytes + BP_PAGE_SIZE - 1) >> BP_PAGE_SHIFT;
-    unsigned order = file->order;
+    unsigned order = s->ahead_order > file->order ? s->ahead_order : file->order;
 
     while (order && (page | extent_mask(order)) >= pages)
         order--;
@@ -63,7 +63,7 @@ static unsigned miss_order(const bp_file *file, uint64_t page)
 /* ---- starting a read ---- */
 
 /* In turn: while others wait for frames, who came later takes none. */
-static int take_in_turn(bp_session *s, unsigned order, uint32_t *head)
+static inline int take_in_turn(bp_session *s, unsigned order, uint32_t *head)
 {
     if (unlikely(atomic_load_explicit(&s->pool->starving, memory_order_relaxed)) && !bpi_frame_turn(s))
         return -EAGAIN;
@@ -86,7 +86,7 @@ static int take_free(bp_session *s, unsigned *order, uint32_t *head)
  * Frames for a miss, of the order wanted or, where that cannot be had, single. What the session has set aside are
  * single ones.
  */
-static int take_frames(bp_session *s, unsigned *order, uint32_t *head)
+static inline __attribute__((always_inline)) int take_frames(bp_session *s, unsigned *order, uint32_t *head)
 {
     int rc;
 
@@ -142,7 +142,7 @@ static uint32_t file_slot_of(struct channel *ch, const bp_file *file)
 }
 
 /* The read of an extent that begins with this page joins those that the session holds. */
-static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
+static inline __attribute__((always_inline)) void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *r)
 {
     bp_pool *pool = s->pool;
 
@@ -150,6 +150,7 @@ static void hold_read(bp_session *s, bp_file *file, uint64_t page, struct read *
     r->done = 0;
     r->retries = 0;
     r->pieces = 0;
+    r->ahead_ns = s->ahead_ns;
     r->bytes = (uint32_t)r->heads * BP_PAGE_SIZE << r->order;
     r->io.file = &file->io;
     r->io.file_slot = file_slot_of(r->channel, file);
@@ -210,6 +211,7 @@ static int end_group(bp_session *s)
 {
     int rc = queue_held(s);
 
+    ahead_check(s);
     s->group = 0;
     if (s->spare)
         bpi_reads_give(s->channel, s->spare);
@@ -247,7 +249,7 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
     r->heads = 1;
     atomic_store_explicit(&s->pool->cold[head].channel, r->channel->number, memory_order_relaxed);
     atomic_store_explicit(&s->pool->cold[head].slot, (uint8_t)r->slot, memory_order_relaxed);
-    frame_publish(&s->frame[head], file->id | first, *order, sampled);
+    frame_publish(&s->frame[head], file->id | first, *order, sampled | s->ahead_mark);
     SYNC_POINT("fault:published");
     rc = bpi_index_insert(&file->index, first, *order, head, &s->nodes, &met);
     if (rc) {
@@ -262,7 +264,7 @@ static int enter(bp_session *s, bp_file *file, uint64_t page, unsigned *order, u
         counter_add(&s->count.refaults, 1);
     s->arrival[s->held_count] = (struct arrival){.head = head, .order = *order, .shadow = met.shadow};
     hold_read(s, file, first, r);
-    if (unlikely(sampled))
+    if (unlikely(sampled) && !s->ahead_mark)
         bpi_policy_log(&s->seat, head, file->id | first, *order, true);
     return 0;
 }
@@ -283,8 +285,8 @@ static int fault_once(bp_session *s, bp_file *file, uint64_t page, unsigned *ord
     }
     rc = enter(s, file, page, order, head, r);
     if (rc == 0) {
-        counter_add(&s->count.misses, 1);
-        if (is_recording(s))
+        counter_add(s->ahead_mark ? &s->count.reads_ahead : &s->count.misses, 1);
+        if (is_recording(s) && !s->ahead_mark)
             bpi_trace_note(s, file->id | (page & ~extent_mask(*order)), BP_TRACE_MISS);
         t->head = head;
         t->frame = head + (uint32_t)(page & extent_mask(*order));
@@ -315,7 +317,7 @@ static int fault(bp_session *s, bp_file *file, uint64_t page, struct target *t)
         if (s->frugal ? bpi_magazine_fill(&s->pool->nodes, &s->nodes) : bpi_nodes_reserve(s))
             return STEP_FRAMES;
     }
-    order = miss_order(file, page);
+    order = miss_order(s, file, page);
     if (file_is_damaged(file)) {
         rc = bpi_damage_ask(file, page, &order);
         if (rc)
@@ -390,6 +392,8 @@ static int step(bp_session *s, bp_file *file, uint64_t page, enum bp_mode mode, 
         int rc = -EAGAIN;
 
         if (!entry_is_frame(e)) {
+            if (mode == BP_SHARED && !tries)
+                ahead_missed(s, file, page);
             rc = fault(s, file, page, t);
             if (rc != -EEXIST)
                 return rc;
@@ -671,6 +675,10 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
     deadline_ns = s->since_ns + s->pool->wait_ns;
     if (mode != BP_SHARED && mode != BP_EXCLUSIVE)
         return bpi_session_fail(s, -EINVAL, "mode %d is neither BP_SHARED nor BP_EXCLUSIVE", (int)mode);
+    if (mode == BP_EXCLUSIVE && write_is_much(file))
+        rc = bpi_write_throttle(s, file, deadline_ns);
+    if (rc)
+        return rc;
     for (unsigned k = 0; n > 1 && k < n && k < PREFETCH; k++)
         bpi_index_prefetch(&file->index, page[k]);
     while (i < n) {
@@ -711,51 +719,4 @@ int bpi_get_slow(bp_session *s, bp_file *file, const uint64_t page[], unsigned n
     }
     end_group(s); /* what it could not queue is found failed, and tried again */
     return settle(s, file, page, n, mode, deadline_ns, ref);
-}
-
-/* An extent that is there; the last page of it. */
-static bool present(bp_session *s, bp_file *file, uint64_t page, uint64_t *last)
-{
-    index_entry e = bpi_index_load(&file->index, page);
-    struct target t;
-
-    if (!entry_is_frame(e) || entry_number(e) >= s->frames_total ||
-        bpi_examine(s, file, page, entry_number(e), &t.head, &t.seen) == FRAME_NONE)
-        return false;
-    *last = page | extent_mask(frame_order(t.seen));
-    return true;
-}
-
-uint64_t bpi_prefetch(bp_session *s, bp_file *file, uint64_t first, uint64_t last)
-{
-    uint64_t page = first;
-    bool going = true;
-
-    s->since_ns = UINT64_MAX; /* who waits for a frame comes first */
-    while (going && page <= last) {
-        struct target t;
-        uint64_t end = page;
-
-        if (!present(s, file, page, &end)) {
-            int rc;
-
-            s->group = GROUP_READS;
-            rc = step(s, file, page, BP_SHARED, &t);
-            going = rc == STEP_JOINED || rc == STEP_PINNED;
-            if (going) {
-                end = page | extent_mask(frame_order(t.seen));
-                if (s->held_count == GROUP_READS) {
-                    queue_held(s);
-                    s->channel->ops->flush(s->channel->io);
-                }
-                bpi_unpin(s->pool, t.head); /* whoever wants it will find it, read or being read */
-            }
-        }
-        if (going)
-            page = end + 1;
-    }
-    end_group(s);
-    if (s->channel)
-        s->channel->ops->flush(s->channel->io);
-    return page - first;
 }

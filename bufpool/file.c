@@ -39,8 +39,14 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
                       bytes, frames_limit(pool));
         return -EINVAL;
     }
-    if ((unsigned)o->direct > BP_OFF) {
-        bpi_error_set(o->error, -EINVAL, "direct is none of the values of its enum");
+    if (o->stream_bytes && (o->stream_bytes < bytes || o->stream_bytes & (o->stream_bytes - 1) ||
+                            o->stream_bytes > BP_PAGE_SIZE << BP_ORDER_MAX)) {
+        bpi_error_set(o->error, -EINVAL, "stream_bytes %u is not a power of two from extent_bytes (%u) to %u",
+                      o->stream_bytes, bytes, BP_PAGE_SIZE << BP_ORDER_MAX);
+        return -EINVAL;
+    }
+    if ((unsigned)o->direct > BP_OFF || (unsigned)o->readahead > BP_OFF) {
+        bpi_error_set(o->error, -EINVAL, "direct or readahead is none of the values of its enum");
         return -EINVAL;
     }
     if ((o->create || o->flush_log || o->seal) && !o->write) {
@@ -58,6 +64,14 @@ static int check_options(const bp_pool *pool, const struct bp_file_options *o, u
         return -EINVAL;
     }
     return 0;
+}
+
+/* What streams may be read in, where the pool is large enough. */
+static unsigned stream_order(unsigned order, const struct bp_file_options *o)
+{
+    if (o->stream_bytes)
+        return (unsigned)__builtin_ctz(o->stream_bytes) - BP_PAGE_SHIFT;
+    return o->write ? order : BP_ORDER_MAX; /* who writes latches neighbours apart */
 }
 
 /* An open file that is the same one, and a slot that could be used. Under pool.lock. */
@@ -95,8 +109,9 @@ static void set_up_writing(bp_file *file, const struct bp_file_options *o)
 /* Was it opened as these options say? */
 static bool same_options(const bp_file *file, const struct bp_file_options *o, unsigned order)
 {
-    return file->order == order && file->direct == o->direct && file->write == o->write &&
-           file->flush_log == o->flush_log && file->seal == o->seal && file->verify == o->verify && file->ctx == o->ctx;
+    return file->order == order && file->stream_order == stream_order(order, o) && file->readahead == o->readahead &&
+           file->direct == o->direct && file->write == o->write && file->flush_log == o->flush_log &&
+           file->seal == o->seal && file->verify == o->verify && file->ctx == o->ctx;
 }
 
 static void set_up(bp_file *file, unsigned slot, const char *path, unsigned order, const struct io_file *io,
@@ -109,6 +124,9 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     file->io = *io;
     file->order = order;
     file->opens = 1;
+    file->stream_order = stream_order(order, o);
+    file->readahead = o->readahead;
+    file->finds_streams = o->readahead == BP_ON || (o->readahead == BP_TRY && !io->null_bytes);
     file->direct = o->direct;
     file->ctx = o->ctx;
     file->verify = o->verify;
@@ -116,6 +134,8 @@ static void set_up(bp_file *file, unsigned slot, const char *path, unsigned orde
     atomic_store_explicit(&file->bytes, bytes, memory_order_relaxed);
     atomic_store_explicit(&file->resident, 0, memory_order_relaxed);
     atomic_store_explicit(&file->own_at, 0, memory_order_relaxed);
+    for (unsigned i = 0; i < AHEAD_STREAMS; i++)
+        atomic_store_explicit(&file->stream[i].next, 0, memory_order_relaxed);
     set_up_writing(file, o);
 }
 

@@ -12,7 +12,8 @@
  *
  * (*) bit 7: SAMPLED, set with the page, stays: hits that warm it are logged (policy.h). Bit 8: DIRTY, the extent has
  * changes that the file has not; only the holder of EXCL sets it, only the writer takes it away, under a pin of its own,
- * or who forgets the extent under EXCL. Bit 9 is reserved.
+ * or who forgets the extent under EXCL. Bit 9: AHEAD,
+ * set with a page that is read ahead, until somebody touches it (readahead.h).
  *
  * A free frame's word is its version and nothing else, so memory fresh from the system is free frames. BOUND is set in
  * heads.
@@ -34,6 +35,7 @@
  *   frame_cool          heat > 0                   heat - 1              T12
  *   frame_chill         heat > 0                   heat 0                T12
  *   frame_warm          heat < full                heat + 1              T13
+ *   frame_warm, _pin_from   AHEAD                  no AHEAD              T18  instead of T13
  *   frame_await         any bound                  WAITERS               T14
  *   frame_let_be        EXCL                       as it was before      T15 the leaf is held (R15)
  *   frame_publish_moved free                       EXCL, no pins         T16 a copy of what is latched elsewhere
@@ -65,6 +67,7 @@
 #define FRAME_BOUND       (1ull << 6)
 #define FRAME_SAMPLED     (1ull << 7)
 #define FRAME_DIRTY       (1ull << 8)
+#define FRAME_AHEAD       (1ull << 9)
 #define FRAME_ORDER_SHIFT 10
 #define FRAME_ORDER       (0x1full << FRAME_ORDER_SHIFT)
 #define FRAME_PIN         (1ull << 15)
@@ -215,16 +218,43 @@ static inline uint64_t frame_move_done(struct frame *f)
 }
 
 /*
+ * A touch: T13, but for a page that was read ahead T18, which is all that its first touch does: it is what would have
+ * been the miss. A page has no heat before that.
+ */
+static inline uint64_t frame_touched(uint64_t seen)
+{
+    if (seen & FRAME_AHEAD)
+        return seen & ~FRAME_AHEAD;
+    return (seen & FRAME_HEAT) != FRAME_HEAT ? seen + 1 : seen;
+}
+
+/*
  * T2 and T5: one more pin, from exactly the word that was examined. acquire: the pin comes before every use of the
  * page. A CAS that succeeds proves that identity was right when it was compared, since rebinding moves the version.
  */
 static inline bool frame_pin_from(struct frame *f, uint64_t seen)
 {
-    uint64_t warmer = (seen & FRAME_HEAT) != FRAME_HEAT ? 1 : 0; /* T13 in the same store: no extra write */
+    uint64_t next = frame_touched(seen) + FRAME_PIN; /* in the same store: no extra write */
 
     return (seen & FRAME_PINS) < FRAME_PINS_MAX &&
-           atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + FRAME_PIN + warmer, memory_order_acquire,
-                                                   memory_order_relaxed);
+           atomic_compare_exchange_strong_explicit(&f->state, &seen, next, memory_order_acquire, memory_order_relaxed);
+}
+
+/* The same for a scan, which leaves pages as cold as they are; but it has come by (T18). */
+static inline bool frame_pin_cool(struct frame *f, uint64_t seen)
+{
+    uint64_t next = (seen & ~FRAME_AHEAD) + FRAME_PIN;
+
+    return (seen & FRAME_PINS) < FRAME_PINS_MAX &&
+           atomic_compare_exchange_strong_explicit(&f->state, &seen, next, memory_order_acquire, memory_order_relaxed);
+}
+
+/* T18 alone, one attempt. relaxed: it orders nothing */
+static inline void frame_come_by(struct frame *f, uint64_t seen)
+{
+    if (seen & FRAME_AHEAD)
+        atomic_compare_exchange_strong_explicit(&f->state, &seen, seen & ~FRAME_AHEAD, memory_order_relaxed,
+                                                memory_order_relaxed);
 }
 
 /* T3. release: the page's bytes are there for everybody who sees READING gone. Returns the word before. */
@@ -419,7 +449,8 @@ static inline void frame_chill(struct frame *f, uint64_t seen)
 static inline void frame_warm(struct frame *f, uint64_t seen)
 {
     if ((seen & FRAME_HEAT) != FRAME_HEAT)
-        atomic_compare_exchange_strong_explicit(&f->state, &seen, seen + 1, memory_order_relaxed, memory_order_relaxed);
+        atomic_compare_exchange_strong_explicit(&f->state, &seen, frame_touched(seen), memory_order_relaxed,
+                                                memory_order_relaxed);
 }
 
 /* T14. The word as it must be found by the futex, or 0 where it moved meanwhile. relaxed: the futex call orders. */

@@ -157,6 +157,7 @@ struct index_nodes {
     struct node_head *head;
     uint32_t limit;        /* the highest number, and how many there can be */
     pthread_mutex_t lock;  /* of the rest; innermost of all locks */
+    uint32_t allowed;      /* how many there may be now */
     pthread_cond_t passed; /* a grace period is over */
     uint32_t fresh;        /* numbers at or above were never used */
     uint32_t free;         /* list of nodes that nobody can be in */
@@ -174,6 +175,11 @@ struct index_nodes {
 /* limit: the most nodes ever, the empty one not counted. 0 or -ENOMEM. */
 int bpi_nodes_open(struct index_nodes *, uint32_t limit);
 void bpi_nodes_close(struct index_nodes *);
+/* No more than so many from now on, as far as there are not more already; to begin with, the limit. Thread safe. */
+void bpi_nodes_allow(struct index_nodes *, uint32_t nodes);
+uint32_t bpi_nodes_allowed(struct index_nodes *);
+/* How many were ever made: nodes keep their memory. */
+uint32_t bpi_nodes_touched(struct index_nodes *);
 
 /*
  * Blank nodes brought along by a writer. One insert may need a top above a lone page 0 and growth from there to the

@@ -54,7 +54,8 @@ static bool add_present(struct mapping *m, bp_session *s, const bp_file *file)
 {
     struct pinned pin[BP_MAP_EXTENTS];
     unsigned most = BP_MAP_EXTENTS - m->map->extents;
-    unsigned n = most ? bpi_span_pin(s, file, m->at >> BP_PAGE_SHIFT, (m->end - 1) >> BP_PAGE_SHIFT, most, pin) : 0;
+    unsigned n =
+        most ? bpi_span_pin(s, file, m->at >> BP_PAGE_SHIFT, (m->end - 1) >> BP_PAGE_SHIFT, most, true, pin) : 0;
     unsigned i = 0;
 
     while (i < n && add_extent(m, s, &pin[i]))
@@ -87,13 +88,11 @@ static uint64_t start_reads(const struct mapping *m, bp_session *s, bp_file *fil
 {
     uint64_t first = m->at >> BP_PAGE_SHIFT;
     uint64_t last = (m->end - 1) >> BP_PAGE_SHIFT;
-    uint64_t most = (uint64_t)(BP_MAP_EXTENTS - m->map->extents) << file->order;
-    uint64_t share = frames_limit(s->pool) / MAP_SHARE;
+    uint64_t most = frames_limit(s->pool) / MAP_SHARE;
 
-    most = most < share ? most : share;
     if (last - first >= most)
         last = first + most - 1;
-    return (first + bpi_prefetch(s, file, first, last)) << BP_PAGE_SHIFT;
+    return (first + bpi_range_read(s, file, first, last)) << BP_PAGE_SHIFT;
 }
 
 /* An error counts only for the first page. */
@@ -132,6 +131,7 @@ int bp_map_range(bp_session *s, bp_file *file, uint64_t offset, size_t len, unsi
     if (rc || offset >= m.end)
         return rc;
     rc = map_all(&m, s, file, !(flags & BP_MAP_NOWAIT));
+    ahead_check(s);
     return rc == BP_EOF ? 0 : rc; /* truncated meanwhile: that is the end of the file */
 }
 

@@ -47,6 +47,7 @@ int bpi_nodes_open(struct index_nodes *n, uint32_t limit)
 
     memset(n, 0, sizeof(*n));
     n->limit = limit < ENTRY_NUMBER_MAX ? limit : ENTRY_NUMBER_MAX;
+    n->allowed = n->limit;
     n->fresh = NODE_EMPTY + 1;
     n->free = n->limbo = n->limbo_last = NODE_NONE;
     map = reserve_array(map_bytes(n), HUGE_FROM);
@@ -79,6 +80,33 @@ void bpi_nodes_close(struct index_nodes *n)
     pthread_mutex_destroy(&n->lock);
 }
 
+void bpi_nodes_allow(struct index_nodes *n, uint32_t nodes)
+{
+    pthread_mutex_lock(&n->lock);
+    n->allowed = nodes;
+    pthread_mutex_unlock(&n->lock);
+}
+
+uint32_t bpi_nodes_allowed(struct index_nodes *n)
+{
+    uint32_t allowed;
+
+    pthread_mutex_lock(&n->lock);
+    allowed = n->allowed;
+    pthread_mutex_unlock(&n->lock);
+    return allowed;
+}
+
+uint32_t bpi_nodes_touched(struct index_nodes *n)
+{
+    uint32_t touched;
+
+    pthread_mutex_lock(&n->lock);
+    touched = n->fresh - 1;
+    pthread_mutex_unlock(&n->lock);
+    return touched;
+}
+
 /* Everything in limbo becomes free. Called and returns with the lock held; drops it while waiting. */
 static void pass_grace_period(struct index_nodes *n)
 {
@@ -102,7 +130,9 @@ static void pass_grace_period(struct index_nodes *n)
 /* Nodes that can be had now. Lock held. */
 static uint32_t available(const struct index_nodes *n)
 {
-    return n->free_count + (n->limit - (n->fresh - 1));
+    uint32_t most = n->allowed < n->limit ? n->allowed : n->limit;
+
+    return n->free_count + (most > n->fresh - 1 ? most - (n->fresh - 1) : 0);
 }
 
 /* One node number; there is one available. Lock held. */

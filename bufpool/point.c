@@ -54,6 +54,20 @@ uint32_t bpi_examine(const bp_session *s, const bp_file *file, uint64_t page, ui
     return frame;
 }
 
+void bpi_hit_marked(bp_session *s, struct frame *f, uint64_t seen)
+{
+    uint64_t id = frame_id(f);
+
+    if (seen & FRAME_AHEAD && !s->ahead_known && !s->ahead_mark) {
+        bp_file *file = atomic_load_explicit(&s->pool->file[id >> FRAME_ID_FILE_SHIFT], memory_order_acquire);
+
+        s->ahead_file = file->finds_streams ? file : NULL;
+        s->ahead_page = id & FRAME_ID_PAGE;
+    }
+    if (seen & FRAME_SAMPLED) /* what was read ahead is asked for only now */
+        bpi_policy_log(&s->seat, (uint32_t)(f - s->frame), id, frame_order(seen), seen & FRAME_AHEAD);
+}
+
 /* ---- views ---- */
 
 /* Anything but a plain hit: a larger extent, a latch, a miss. */
@@ -69,6 +83,7 @@ static __attribute__((noinline)) int read_slow(bp_session *s, bp_file *file, uin
         hit_warm(s, &s->frame[t.head], t.seen);
         view_fill(view, frame_data(s, t.frame), &s->frame[t.head], t.seen);
         counter_add(&s->count.hits, 1);
+        ahead_check(s);
         return 0;
     }
     rc = bpi_get_slow(s, file, &page, 1, BP_SHARED, &ref);
@@ -102,8 +117,10 @@ static __attribute__((noinline)) int read_any(bp_session *s, bp_file *file, uint
 {
     if (bpi_forked(s))
         return BP_FORKED;
-    if (read_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), view))
+    if (read_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), view)) {
+        ahead_check(s);
         return 0;
+    }
     return read_slow(s, file, page, view);
 }
 
@@ -129,8 +146,10 @@ static __attribute__((noinline)) int read_hinted_any(bp_session *s, bp_file *fil
 
     if (bpi_forked(s))
         return BP_FORKED;
-    if (read_frame(s, file, page, (uint32_t)bp_hot_hint(bp_hot_of_session(s), page, hint), view))
+    if (read_frame(s, file, page, (uint32_t)bp_hot_hint(bp_hot_of_session(s), page, hint), view)) {
+        ahead_check(s);
         return 0;
+    }
     rc = bp_read(s, file, page, view);
     if (!rc)
         hint_set(s, view->data, hint);
@@ -219,6 +238,7 @@ static __attribute__((noinline)) int read_many_any(bp_session *s, bp_file *file,
         if (!read_frame(s, file, page[i], frame[i], &view[i]))
             all = false;
     }
+    ahead_check(s);
     return all ? 0 : read_many_slow(s, file, page, n, view);
 }
 
@@ -267,7 +287,7 @@ static inline bool latch_from(const bp_file *file, uint64_t page, struct frame *
 {
     if (mode == BP_SHARED)
         return frame_pin_from(f, seen);
-    return !(seen & FRAME_PINS) && frame_lock_from(f, seen) && latch_stands(file, page, f);
+    return !(seen & FRAME_PINS) && !write_is_much(file) && frame_lock_from(f, seen) && latch_stands(file, page, f);
 }
 
 /* The hit of bp_get and bp_get_hinted; false: the slow path. */
@@ -298,8 +318,10 @@ static __attribute__((noinline)) int get_any(bp_session *s, bp_file *file, uint6
 
     if (bpi_forked(s))
         return BP_FORKED;
-    if (likely(get_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), mode, ref)))
+    if (likely(get_frame(s, file, page, frame_in(s, bpi_index_load(&file->index, page)), mode, ref))) {
+        ahead_check(s);
         return 0;
+    }
     return bpi_get_slow(s, file, &one, 1, mode, ref);
 }
 
@@ -318,8 +340,10 @@ static __attribute__((noinline)) int get_hinted_any(bp_session *s, bp_file *file
 
     if (bpi_forked(s))
         return BP_FORKED;
-    if (likely(get_frame(s, file, page, (uint32_t)bp_hot_hint(bp_hot_of_session(s), page, hint), mode, ref)))
+    if (likely(get_frame(s, file, page, (uint32_t)bp_hot_hint(bp_hot_of_session(s), page, hint), mode, ref))) {
+        ahead_check(s);
         return 0;
+    }
     rc = bp_get(s, file, page, mode, ref);
     if (!rc)
         hint_set(s, ref->data, hint);

@@ -13,6 +13,8 @@
 
 #include "bufpool/policy.h"
 
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
 #define FEW_SHARE         100u /* of the pool are newcomers, in STABLE */
 #define LANE_PAGES        64u  /* of the pool, for each lane */
 #define CLOCKS_DIFFER     128u /* misses by which ages in two lanes may be wrong, at the most: lots, and clocks */
@@ -217,18 +219,19 @@ static bool is_left(const struct seat *t, struct search *h, unsigned lane, enum 
  */
 static unsigned choose(const struct seat *t, struct search *h, enum queue_name q)
 {
+    unsigned count = h ? h->lanes : lanes(t);
     unsigned other = t->oldest[q];
     bool mine = is_left(t, h, t->lane, q);
     uint32_t age;
 
-    if (lanes(t) == 1)
+    if (count == 1)
         return mine ? t->lane : LANES_MAX;
     if (other != t->lane && is_left(t, h, other, q)) {
         age = mine ? age_of(t, t->lane, q) : 0;
         if (!mine || age_of(t, other, q) > age + age / 8 + t->policy->differ)
             return other;
     }
-    for (other = 0; !mine && other < lanes(t); other++)
+    for (other = 0; !mine && other < count; other++)
         if (is_left(t, h, other, q))
             return other;
     return mine ? t->lane : LANES_MAX;
@@ -283,11 +286,27 @@ void bpi_policy_flush(struct seat *t)
     t->misses = 0;
 }
 
+/*
+ * An entry of ours with this order is about to be. As long as all have one page, nobody looks how many each was counted
+ * with. relaxed: an entry that somebody takes out was put in with a lock, and this came before.
+ */
+static void note_order(struct policy *p, unsigned order)
+{
+    if (unlikely(order) && !atomic_load_explicit(&p->larger, memory_order_relaxed))
+        atomic_store_explicit(&p->larger, true, memory_order_relaxed);
+}
+
+static bool all_are_pages(const struct policy *p)
+{
+    return !atomic_load_explicit(&p->larger, memory_order_relaxed);
+}
+
 /* An entry that is ours goes to the head of a queue. */
 static void put(struct seat *t, enum queue_name q, uint32_t head, unsigned order)
 {
     struct basket *b = &t->basket[q];
 
+    note_order(t->policy, order);
     atomic_store_explicit(&t->policy->cold[head].queued, (uint8_t)(1 + order), memory_order_relaxed);
     b->frame[b->count++] = head;
     b->pages += 1u << order;
@@ -298,25 +317,21 @@ static void put(struct seat *t, enum queue_name q, uint32_t head, unsigned order
 /* What an entry was counted with when it was put in. */
 static uint32_t counted(const struct policy *p, uint32_t head)
 {
-    return 1u << (atomic_load_explicit(&p->cold[head].queued, memory_order_relaxed) - 1);
+    return all_are_pages(p) ? 1 : 1u << (atomic_load_explicit(&p->cold[head].queued, memory_order_relaxed) - 1);
 }
 
-/*
- * The oldest entries of a queue, now ours, and in pages[] what each was counted with. Their descriptors are on their way
- * to the cache.
- */
-static unsigned take(struct seat *t, unsigned lane, enum queue_name q, uint32_t head[], uint32_t pages[], unsigned most)
+/* The oldest entries of a queue, now ours. */
+static unsigned take(struct seat *t, unsigned lane, enum queue_name q, uint32_t head[], unsigned most)
 {
     struct policy *p = t->policy;
     unsigned n = bpi_queue_pop(queue_of(t, lane, q), &p->chunks, head, most);
-    uint32_t sum = 0;
+    uint32_t sum = n;
 
-    for (unsigned i = 0; i < n; i++) {
-        __builtin_prefetch((const void *)&p->frame[head[i]], 1, 3);
-        __builtin_prefetch((const void *)&p->cold[head[i]], 1, 3);
+    if (!all_are_pages(p)) {
+        sum = 0;
+        for (unsigned i = 0; i < n; i++)
+            sum += counted(p, head[i]);
     }
-    for (unsigned i = 0; i < n; i++)
-        sum += pages[i] = counted(p, head[i]);
     if (n) {
         set_oldest(t, lane, q, head[n - 1]);
         count_pages(t, lane, q, 0u - sum);
@@ -339,6 +354,7 @@ static bool drop(struct policy *p, uint32_t head, uint64_t *seen)
     atomic_store_explicit(queued, 0, memory_order_seq_cst);
     atomic_thread_fence(memory_order_seq_cst);
     *seen = frame_load(&p->frame[head]);
+    note_order(p, frame_order(*seen));
     return !(*seen & FRAME_BOUND) ||
            !atomic_compare_exchange_strong_explicit(queued, &none, (uint8_t)(1 + frame_order(*seen)),
                                                     memory_order_relaxed, memory_order_relaxed);
@@ -396,7 +412,7 @@ static void promote(struct seat *t, uint32_t head, unsigned order)
 {
     struct policy *p = t->policy;
     unsigned lane;
-    uint32_t old, pages;
+    uint32_t old;
     uint64_t seen;
 
     put(t, MAIN, head, order);
@@ -404,7 +420,7 @@ static void promote(struct seat *t, uint32_t head, unsigned order)
         return;
     main_has_older(t, true, 0);
     lane = choose(t, NULL, MAIN);
-    if (lane == LANES_MAX || !take(t, lane, MAIN, &old, &pages, 1) || look_at(p, old, &seen) == LOOK_GONE)
+    if (lane == LANES_MAX || !take(t, lane, MAIN, &old, 1) || look_at(p, old, &seen) == LOOK_GONE)
         return;
     frame_chill(&p->frame[old], seen);
     put(t, YOUNG, old, frame_order(seen));
@@ -442,6 +458,7 @@ void bpi_policy_admit(struct seat *t, const struct arrival a[], unsigned n)
         t->misses++;
         hot = is_hot(t, &a[i]);
         set_stamp(p, head, now(t));
+        note_order(p, a[i].order);
         if (!atomic_compare_exchange_strong_explicit(&p->cold[head].queued, &none, (uint8_t)(1 + a[i].order),
                                                      memory_order_seq_cst, memory_order_seq_cst))
             continue; /* an old entry is somewhere, and is ours */
@@ -474,10 +491,11 @@ void bpi_policy_search(struct seat *t, struct search *h)
 {
     bpi_policy_flush(t);
     look_around(t);
+    h->lanes = lanes(t);
     h->moves = 0;
-    for (unsigned i = 0; i < LANES_MAX; i++)
+    for (unsigned i = 0; i < h->lanes; i++)
         for (enum queue_name q = YOUNG; q < QUEUES; q++)
-            h->moves += h->left[i][q] = i < lanes(t) ? queue_count(queue_of(t, i, q)) : 0;
+            h->moves += h->left[i][q] = queue_count(queue_of(t, i, q));
     h->rounds = 0;
     h->hopeful = false;
 }
@@ -529,19 +547,44 @@ static bool spare(struct seat *t, struct search *h, enum queue_name q, uint32_t 
     return true;
 }
 
+/* The part of the pool that is read before what was read ahead, and not used, may go. */
+#define EXPECTED_SHARE 8u
+
+/*
+ * Read ahead, and its reader is on his way: the larger it is, the fewer may come meanwhile. Time goes on with each that
+ * comes, so these are never more than the pool can spare.
+ */
+static bool is_expected(const struct policy *p, uint32_t head, uint64_t seen)
+{
+    uint64_t ticks = atomic_load_explicit(&p->misses, memory_order_relaxed) >> p->clock_shift;
+    int32_t since =
+        (int32_t)((uint32_t)ticks - stamp_of(p, head)); /* sessions' misses come into the clock some later */
+
+    return since < 0 || (uint64_t)since << (p->clock_shift + frame_order(seen)) <= p->size / EXPECTED_SHARE;
+}
+
 /* Up to `most` entries of a queue: the cold ones are victims. */
 static unsigned sort_out(struct seat *t, struct search *h, unsigned lane, enum queue_name q, struct victim victim[],
                          unsigned most)
 {
-    uint32_t head[LOT], pages[LOT];
-    unsigned n = take(t, lane, q, head, pages, most);
+    uint32_t head[LOT];
+    unsigned n = take(t, lane, q, head, most);
     unsigned found = 0;
 
     h->left[lane][q] = n ? h->left[lane][q] - n : 0;
+    for (unsigned i = 0; i < n; i++) { /* most of them will go, and both be written */
+        __builtin_prefetch((const void *)&t->policy->frame[head[i]], 1, 3);
+        __builtin_prefetch((const void *)&t->policy->cold[head[i]], 1, 3);
+    }
     for (unsigned i = 0; i < n; i++) {
         uint64_t seen;
         enum look look = look_at(t->policy, head[i], &seen);
 
+        if (look == LOOK_COLD && seen & FRAME_AHEAD && !h->any && is_expected(t->policy, head[i], seen)) {
+            h->expected = true;
+            put(t, q, head[i], frame_order(seen));
+            continue;
+        }
         if (look == LOOK_COLD && (seen & FRAME_DIRTY)) {
             look = LOOK_BUSY; /* until it was written */
             t->dirty_met++;
@@ -590,18 +633,22 @@ static unsigned move_on(struct seat *t, struct search *h, enum queue_name q, enu
     const uint64_t passes = FRAME_BOUND | FRAME_HEAT | FRAME_ORDER;
     struct policy *p = t->policy;
     unsigned lane = choose(t, NULL, q);
-    uint32_t head[LOT], pages[LOT], pass[LOT];
+    uint32_t head[LOT], pass[LOT];
+    const struct frame *frame = p->frame;
+    bool pages = all_are_pages(p);
     unsigned count = 0;
     unsigned n;
 
     if (lane == LANES_MAX)
         return 0;
-    n = take(t, lane, q, head, pages, entries_for(queue_of(t, lane, q), wanted));
+    n = take(t, lane, q, head, entries_for(queue_of(t, lane, q), wanted));
     for (unsigned i = 0; i < n; i++) {
-        if ((frame_load(&p->frame[head[i]]) & passes) == FRAME_BOUND && pages[i] == 1)
-            pass[count++] = head[i];
+        uint32_t x = head[i];
+
+        if ((frame_load(&frame[x]) & passes) == FRAME_BOUND && (pages || counted(p, x) == 1))
+            pass[count++] = x;
         else
-            move_one(t, to, head[i], anew);
+            move_one(t, to, x, anew);
     }
     if (count)
         push(t, lane, to, pass, count, count);

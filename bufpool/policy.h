@@ -71,6 +71,7 @@ struct policy {
     /* read by every miss */
     _Alignas(64) _Atomic unsigned lanes; /* that ever had a session */
     _Atomic bool recent;
+    _Atomic bool larger;                  /* extents of several pages were ever in the queues */
     _Atomic bool evicted;                 /* anything, ever */
     _Alignas(64) _Atomic uint64_t misses; /* the clock; sessions add some at a time */
     struct chunks chunks;
@@ -113,7 +114,7 @@ struct arrival {
     index_entry shadow; /* met in the index, or ENTRY_NONE */
 };
 
-/* An extent that may go: its entry is the caller's, who evicts it (bpi_policy_gone) or puts it back. */
+/* An extent that may go: its entry is the caller's, who evicts it (policy_gone) or puts it back. */
 struct victim {
     uint32_t head;
     enum queue_name from;
@@ -122,10 +123,13 @@ struct victim {
 
 /* One search for victims. */
 struct search {
+    unsigned lanes;                   /* that it looks through: as many as there were when it began */
     uint32_t left[LANES_MAX][QUEUES]; /* entries to look at before the search is over */
     uint32_t moves;                   /* the same, of those that only move on */
     uint32_t rounds;                  /* touched pages of MAIN that were spared */
     bool hopeful;                     /* something may become evictable by going on: it was cooled, or it moved */
+    bool any;                         /* what was read ahead may go, too, though its reader has not come */
+    bool expected;                    /* some did not go for that */
 };
 
 struct policy_sizes {
@@ -156,9 +160,9 @@ int bpi_policy_pick(struct seat *, struct search *, struct victim[], uint32_t pa
 void bpi_policy_put_back(struct seat *, const struct victim *);
 
 /* The entry is no more; the frame is latched by the caller and about to be unbound. */
-static inline void policy_gone(struct policy *p, uint32_t head)
+static inline void policy_gone(struct frame_cold *cold)
 {
-    atomic_store_explicit(&p->cold[head].queued, 0, memory_order_relaxed);
+    atomic_store_explicit(&cold->queued, 0, memory_order_relaxed);
 }
 
 /* Flag for frame_publish, if this page is of the sample. */

@@ -27,8 +27,9 @@
 #define HUGE_FROM               (8u << 20) /* descriptors of smaller pools stay on 4 KiB pages; bytes */
 
 /* A stock is filled by this part of the pool: less than the newest pages have, which it is taken from. */
-#define BATCH_SHARE 200u
-#define NODES_EXTRA 65536u /* blank nodes in sessions' magazines, and upper levels */
+#define BATCH_SHARE         200u
+#define NODES_PER_FRAME_MAX 3u     /* address space of nodes: so many for each frame, */
+#define NODES_EXTRA         65536u /* and some */
 
 bool bpi_pool_forked(const bp_pool *pool)
 {
@@ -155,6 +156,7 @@ void bpi_pool_share_out(bp_pool *pool)
 
     batch = batch < 1 ? 1 : batch > MAGAZINE_FRAMES ? MAGAZINE_FRAMES : batch;
     atomic_store_explicit(&pool->batch, batch, memory_order_relaxed);
+    bpi_budget_nodes(pool);
 }
 
 /* Flags of the nodes that the options name: how many, 0 for all; -EINVAL: one of them is not there. */
@@ -200,7 +202,6 @@ static int open_memory(bp_pool *pool)
     if (rc)
         return rc;
     place_frames(pool);
-    bpi_frames_limit(pool->frames, (uint64_t)frames_limit(pool) << BP_PAGE_SHIFT);
     pool->base = bpi_frames_base(pool->frames);
     pool->frame = reserve_array(frames * sizeof(*pool->frame), HUGE_FROM);
     pool->cold = reserve_array(frames * sizeof(*pool->cold), HUGE_FROM);
@@ -211,19 +212,23 @@ static int open_memory(bp_pool *pool)
     if (madvise(pool->frame, frames * sizeof(*pool->frame), MADV_DOFORK) ||
         madvise(pool->frame, frames * sizeof(*pool->frame), MADV_WIPEONFORK))
         return -ENOTSUP;
-    bpi_pool_share_out(pool);
+    pool->slow_percent = o->dirty_target + o->dirty_trigger;
     rc = bpi_damage_open(&pool->damage, pool->options.memory / BP_PAGE_SIZE);
     if (rc)
         return rc;
     rc = bpi_policy_open(&pool->policy[0], pool->frames_total, &pool->sizes, o->policy);
     if (rc)
         return rc;
-    bpi_policy_resize(&pool->policy[0], frames_limit(pool));
     pool->policy[0].frame = pool->frame;
     pool->policy[0].cold = pool->cold;
     pool->policy[0].clock_shift =
         bits + SHADOW_CLOCK_RANGE_LOG2 > SHADOW_CLOCK_BITS ? bits + SHADOW_CLOCK_RANGE_LOG2 - SHADOW_CLOCK_BITS : 0;
-    return bpi_nodes_open(&pool->nodes, pool->frames_total + NODES_EXTRA);
+    rc = bpi_nodes_open(&pool->nodes, NODES_PER_FRAME_MAX * frames + NODES_EXTRA < ENTRY_NUMBER_MAX
+                                          ? (uint32_t)(NODES_PER_FRAME_MAX * frames + NODES_EXTRA)
+                                          : ENTRY_NUMBER_MAX);
+    if (!rc)
+        bpi_budget_set(pool, o->memory, frames_limit(pool));
+    return rc;
 }
 
 /* A pool that insists on huge pages finds out now whether there are any. */
@@ -289,7 +294,7 @@ int bpi_pool_open(const struct bp_pool_options *options, const struct io_ops *io
     rc = check_options(options);
     if (rc)
         return rc;
-    pool = aligned_alloc(LINE, (sizeof(*pool) + LINE - 1) / LINE * LINE);
+    pool = aligned_alloc(_Alignof(bp_pool), sizeof(*pool)); /* a multiple of it */
     if (!pool)
         return -ENOMEM;
     memset(pool, 0, sizeof(*pool));

@@ -8,9 +8,11 @@
  *   channel.c  rings, their requests and registered slabs
  *   evict.c    taking frames from pages       policy.c   which pages; queue.c, duel.c: what that stands on
  *   async.c    bp_get_start, bp_poll, the session's descriptor
+ *   readahead.c   streams, prefetching
  *   run.c      one read for many extents      turn.c     waiting for frames, in order
  *   move.c     extents move to other frames    compact.c  so that blocks become whole
- *   resize.c   so that memory can be given back
+ *   migrate.c  to the node where they are used
+ *   resize.c   so that memory can be given back   budget.c   what memory is for
  *   dump.c restore.c extents.h   what was in memory, across a restart
  *   copy.c map.c   ranges; span.c   what is there, pinned
  *   pool.c file.c session.c   opening and closing
@@ -18,6 +20,7 @@
  *   stats.c    counters                       check.c    invariants on a live pool
  *   caps.c     what the machine gave, and strict pools
  *   damage.c   pages that cannot be read   trace.c    recording what is asked for
+ *   residency.c what of a file is in memory, for maps
  *
  * Locks, outermost first (R9): pool.lock, session.magazine_lock, channel.lock, index.lock, index_nodes.lock / a
  * queue's, its chunks' / pool.turn_lock; policy.lock, recording.lock, damage.lock with none inside. No lock is held while anything
@@ -37,6 +40,7 @@
 #include "bufpool/index.h"
 #include "bufpool/lock.h"
 #include "bufpool/policy.h"
+#include "bufpool/readahead.h"
 #include "bufpool/sync_point.h"
 #include "io/io.h"
 #include "numa/frames.h"
@@ -57,12 +61,17 @@
 #define SESSION_COUNTERS(X) \
     X(hits)                 \
     X(misses)               \
+    X(reads_ahead)          \
     X(joins)                \
     X(refaults)             \
     X(evictions)            \
     X(evict_examined)       \
     X(frames_moved)         \
-    X(frame_waits) X(reads) X(read_bytes) X(read_errors) X(read_continued) X(read_fixed) X(busy) X(creates)
+    X(frame_waits)          \
+    X(reads)                \
+    X(read_bytes)           \
+    X(read_errors)          \
+    X(read_continued) X(read_fixed) X(busy) X(creates) X(dirty_slowed) X(dirty_stopped) X(dirty_overshoot)
 
 struct counters {
 #define COUNTER_FIELD(name) _Atomic uint64_t name;
@@ -97,6 +106,7 @@ struct read {
     uint8_t retries; /* in a row without progress */
     uint16_t pieces;
     uint16_t slot;             /* number in the channel */
+    uint64_t ahead_ns;         /* part of a window that was asked for then; 0: not */
     struct operation *waiting; /* bp_get_start operations to tell; under channel.lock */
     struct read *next;         /* free list; a session's spare ones */
 };
@@ -107,8 +117,8 @@ struct channel {
     bp_pool *pool;
     const struct io_ops *ops;
     struct io_channel *io;
-    pthread_mutex_t lock; /* of what follows */
-    struct read *read;    /* CHANNEL_DEPTH of them */
+    slim_lock lock;    /* of what follows */
+    struct read *read; /* CHANNEL_DEPTH of them */
     struct read *free;
     _Atomic unsigned in_use; /* requests taken; written under the lock */
     uint64_t registered_bytes;
@@ -129,10 +139,12 @@ struct bp_file {
     bp_pool *pool;
     struct io_file io;
     unsigned order;           /* extents that misses read */
+    unsigned stream_order;    /* that may be read ahead */
     unsigned opens;           /* under pool.lock; 0: the slot is free */
     _Atomic uint32_t damaged; /* records of it: damage.h; written under damage.lock */
     bool closing;             /* under pool.lock: who opens the same file now gets another slot */
-    enum bp_choice direct;
+    enum bp_choice direct, readahead;
+    bool finds_streams;
     /* of bp_file_options */
     void *ctx;
     int (*verify)(void *ctx, uint64_t page, const void *data, uint32_t bytes);
@@ -141,7 +153,8 @@ struct bp_file {
     /* written by every miss and eviction: apart from what hits read. Pages */
     _Alignas(LINE) _Atomic uint64_t resident;    /* in the index, read or being read */
     _Atomic uint64_t floor_pages, ceiling_pages; /* bp_file_limits; 0: none. Written under pool.lock */
-    _Atomic uint64_t own_at;                     /* where its own pages were looked for last: a hint */
+    struct ahead_stream stream[AHEAD_STREAMS];
+    _Atomic uint64_t own_at; /* where its own pages were looked for last: a hint */
 
     /* writing; set at open */
     _Alignas(LINE) bool write;
@@ -194,7 +207,7 @@ struct bp_session {
     unsigned node;   /* whose memory it gets; follows the thread (session_node) unless it is fixed */
     bool node_fixed; /* by an option, or for the length of a restore */
     struct node_magazine nodes;
-    pthread_mutex_t magazine_lock; /* frames may be taken back by whoever starves */
+    slim_lock magazine_lock; /* frames may be taken back by whoever starves */
     uint32_t magazine_count;
     uint32_t magazine[MAGAZINE_FRAMES];
 
@@ -216,8 +229,16 @@ struct bp_session {
     uint32_t turn_frame; /* found in turn, for the miss that waited */
     bool turn_kept;      /* there is one */
     bool frugal;         /* restore: take what is free, evict nothing */
-    bp_file *wanting;    /* file of the miss that takes a frame; NULL: none */
-    uint32_t *reserved;  /* bp_reserve */
+    /* readahead.c */
+    bp_file *ahead_file;  /* a stream was met there, and is to go on before the call waits or returns; NULL: none */
+    uint64_t ahead_page;  /* at this page */
+    uint64_t ahead_mark;  /* FRAME_AHEAD while it reads ahead, else 0 */
+    uint64_t ahead_ns;    /* and since when */
+    unsigned ahead_order; /* and in what extents */
+    bool ahead_known;     /* somebody reads ahead for himself: streams are not looked for */
+
+    bp_file *wanting;   /* file of the miss that takes a frame; NULL: none */
+    uint32_t *reserved; /* bp_reserve */
     uint32_t reserved_count;
     _Atomic uint64_t aside; /* frames in these, for others to read */
 
@@ -259,12 +280,13 @@ struct bp_pool {
     struct frame *frame;
     struct frame_cold *cold;
     char *base;
-    uint32_t frames_total;         /* that there can ever be: all frame numbers are below */
-    _Atomic uint32_t frames_limit; /* that the budget allows now */
-    _Atomic uint64_t memory;       /* the budget; written by who resizes */
-    uint64_t beside;               /* bytes of it for what does not depend on the number of frames */
-    _Atomic uint32_t resizing;     /* futex: somebody does */
-    _Atomic uint32_t batch;        /* frames that a session evicts or takes at once; written under the lock */
+    uint32_t frames_total;               /* that there can ever be: all frame numbers are below */
+    _Atomic uint32_t frames_limit;       /* that the budget allows now */
+    _Atomic uint64_t memory;             /* the budget; written by who resizes */
+    uint64_t beside;                     /* bytes of it for what does not depend on the number of frames */
+    _Atomic uint32_t resizing;           /* futex: somebody does */
+    _Atomic uint64_t no_trade_before_ns; /* the last trade of frames for nodes came to nothing */
+    _Atomic uint32_t batch;              /* frames that a session evicts or takes at once; written under the lock */
     uint64_t wait_ns;
     const struct io_ops *io;
     struct frames *frames;
@@ -289,12 +311,14 @@ struct bp_pool {
     _Alignas(LINE) _Atomic uint64_t hand; /* where blocks were looked for last, in frames, not wrapped */
 
     struct damage damage;
+    _Atomic uint64_t ahead_ns; /* what a read of a window takes, on the average of the last ones; 0: none yet */
 
     struct policy policy[1]; /* by node: frames of all nodes are one stock, so one */
 
     _Alignas(LINE) pthread_mutex_t lock; /* of the lists below */
     bp_session *session;
     unsigned session_count;
+    uint32_t nodes_shared; /* of the index, beside what sessions have in stock: budget.c */
     uint32_t session_number;
     uint64_t null_files;                        /* opened so far */
     struct counters past;                       /* of closed sessions */
@@ -310,9 +334,12 @@ struct bp_pool {
     _Alignas(LINE) struct recording recording;
 
     struct frame_dirty *dirty;     /* by head */
+    uint32_t slow_percent;         /* dirty_target and dirty_trigger together */
     pthread_mutex_t writer_lock;   /* of the making of it; outermost */
     struct writer *_Atomic writer; /* from the first file on that is opened for writing */
     _Alignas(LINE) _Atomic uint64_t dirty_pages;
+    _Atomic uint32_t stopped; /* callers that wait for it to become less */
+    _Atomic uint32_t cleaned; /* futex: moves on when it does, while somebody waits */
 };
 
 /* Pages entered into the index, or taken out of it. relaxed: a count, nothing is ordered by it */
@@ -362,6 +389,18 @@ static inline uint64_t dirty_target(const bp_pool *pool)
     return (uint64_t)frames_limit(pool) * pool->options.dirty_target / 100;
 }
 
+/* More stop those who make it more. */
+static inline uint64_t dirty_trigger(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->options.dirty_trigger / 100;
+}
+
+/* In the middle between these: more slow them. */
+static inline uint64_t dirty_slow(const bp_pool *pool)
+{
+    return (uint64_t)frames_limit(pool) * pool->slow_percent / 200;
+}
+
 static inline struct policy *policy_of(bp_pool *pool, unsigned node)
 {
     (void)node;
@@ -379,13 +418,17 @@ static inline bool is_recording(const bp_session *s)
     return unlikely(atomic_load_explicit(&s->pool->recording.limit, memory_order_relaxed) != 0);
 }
 
+/* ---- point.c ---- */
+/* Of a page that is SAMPLED, or was read AHEAD and has not been touched before. */
+void bpi_hit_marked(bp_session *, struct frame *, uint64_t seen);
+
 /* A reader used a page whose word was `seen`, and warms it or has done so (T13). Hot pages cost one test. */
 static inline void hit_noted(bp_session *s, struct frame *f, uint64_t seen)
 {
     if (likely((seen & FRAME_HEAT) == FRAME_HEAT))
         return;
-    if (unlikely(seen & FRAME_SAMPLED))
-        bpi_policy_log(&s->seat, (uint32_t)(f - s->frame), frame_id(f), frame_order(seen), false);
+    if (unlikely(seen & (FRAME_SAMPLED | FRAME_AHEAD)))
+        bpi_hit_marked(s, f, seen);
     if (is_recording(s))
         bpi_trace_hit(s, f);
 }
@@ -544,11 +587,6 @@ void bpi_read_wait(bp_session *, uint32_t head, unsigned want, uint64_t deadline
 /* The outcome of a joined read that is no longer under way: 0, or the error; then the pin is gone. */
 int bpi_joined_result(bp_session *, bp_file *, uint64_t page, uint32_t head);
 /*
- * Start reads of what is missing from first to last, as many as can be had without waiting. How many pages from first on
- * are there or under way now. What is wrong with one of them is for those to hear who want it.
- */
-uint64_t bpi_prefetch(bp_session *, bp_file *, uint64_t first, uint64_t last);
-/*
  * Until the word moves that keeps us from latching it, or a little while: look again. And what the caller says when the
  * deadline is over.
  */
@@ -634,17 +672,55 @@ struct pinned {
 };
 /*
  * Pin, shared, the extents that are there from page on without a gap, up to the one with `last`, `most` at the most; how
- * many. Waits for nothing. Each counts as a ref of the session.
+ * many. Waits for nothing. Each counts as a ref of the session. warm: they are in use; else only passed.
  */
-unsigned bpi_span_pin(bp_session *, const bp_file *, uint64_t page, uint64_t last, unsigned most, struct pinned[]);
+unsigned bpi_span_pin(bp_session *, const bp_file *, uint64_t page, uint64_t last, unsigned most, bool warm,
+                      struct pinned[]);
+
+/* One of these pins is over. Nobody is told (R12). */
+static inline void span_unpin(bp_session *s, uint32_t head)
+{
+    counter_add(&s->puts, 1);
+    frame_unpin(&s->frame[head]);
+}
 
 /* ---- copy.c ---- */
 /* Where a range of bytes ends: *end is at most the end of the file. 0 or an error, with the session's text. */
 int bpi_range_end(bp_session *, bp_file *, uint64_t offset, size_t len, uint64_t *end);
 
+/* ---- readahead.c ---- */
+/*
+ * A miss of a reader at this page. All that most of them cost is this look at the slot before theirs.
+ */
+static inline void ahead_missed(bp_session *s, bp_file *file, uint64_t page)
+{
+    uint64_t before = (page & ~extent_mask(file->order)) - 1;
+
+    if (before < BP_PAGE_MAX && file->finds_streams && !s->ahead_mark && !s->ahead_known &&
+        entry_is_frame((before + 1) % INDEX_SLOTS ? index_guess(&file->index, before)
+                                                  : bpi_index_load(&file->index, before)))
+        bpi_ahead_look(s, file, before + 1);
+}
+
+/* What a hit has noted. */
+static inline void ahead_check(bp_session *s)
+{
+    if (unlikely(s->ahead_file != NULL))
+        bpi_ahead_go(s);
+}
+
 /* ---- evict.c ---- */
 /* Frames of an extent of this order: 0; -EAGAIN: none can be had now. Never waits. */
-int bpi_frame_take(bp_session *, unsigned order, uint32_t *frame);
+int bpi_frame_take_slow(bp_session *, unsigned order, uint32_t *frame);
+/* The same; what was taken ahead for a group comes first. */
+static inline int bpi_frame_take(bp_session *s, unsigned order, uint32_t *frame)
+{
+    if (order || !s->spare_frames)
+        return bpi_frame_take_slow(s, order, frame);
+    *frame = s->spare_frame[--s->spare_frames];
+    return 0;
+}
+
 /*
  * A file at its ceiling: a frame from one of its own cold pages. false: none was found in a bounded search, or it may take
  * others'.
@@ -675,8 +751,33 @@ int bpi_extent_move(bp_session *, uint32_t head, uint64_t seen, uint32_t to);
 
 /* ---- resize.c ---- */
 #define FRAMES_MIN 16u /* of a pool */
+/*
+ * Slabs leave until so many frames have memory, at the most. Waits for what is pinned up to wait_ns without success; 0:
+ * never. 0; -EBUSY: it did not come that far; -ENOMEM. The caller has made `resizing` 1, and no lock is held.
+ */
+int bpi_shrink(bp_pool *, uint32_t frames, uint64_t wait_ns);
+/* `resizing` is 0 again. */
+void bpi_resize_end(bp_pool *);
+
+/* ---- budget.c ---- */
 /* Frames that a budget of so many bytes allows, beside what else it is for; 0: less than FRAMES_MIN. */
-uint32_t bpi_budget_frames(const bp_pool *, uint64_t bytes);
+uint32_t bpi_budget_frames(bp_pool *, uint64_t bytes);
+/* The other way round: the least that allows so many frames. */
+uint64_t bpi_budget_bytes(bp_pool *, uint32_t frames);
+/* From now on; what has more memory already keeps it. The caller is the one who resizes. */
+void bpi_budget_set(bp_pool *, uint64_t bytes, uint32_t frames);
+/*
+ * The nodes of the index are used up: some frames less, and nodes for it. true: look again; false: not now. No lock is
+ * held. Waits some milliseconds at the most, for another one that does the same.
+ */
+bool bpi_budget_trade(bp_pool *);
+/* As many nodes as are shared, and what sessions have in stock. pool.lock is held, or nobody else is there. */
+void bpi_budget_nodes(bp_pool *);
+/* Memory of a channel, and of the array of leaves of one file. */
+uint64_t bpi_channel_bytes(const bp_pool *);
+uint64_t bpi_leaves_bytes(uint32_t nodes);
+/* The statistics that begin with memory_. */
+void bpi_budget_stats(bp_pool *, struct bp_stats *);
 
 /* ---- compact.c ---- */
 /*
@@ -693,7 +794,12 @@ void bpi_turn_wait(bp_session *, uint64_t deadline_ns);
 /* The call that waited is over: give back what its misses did not take. */
 void bpi_turn_end(bp_session *);
 /* A frame that the session has set aside, by waiting or by bp_reserve. false: none. */
-bool bpi_aside_take(bp_session *, uint32_t *frame);
+bool bpi_aside_take_slow(bp_session *, uint32_t *frame);
+static inline bool bpi_aside_take(bp_session *s, uint32_t *frame)
+{
+    return (s->turn_kept || s->reserved_count) && bpi_aside_take_slow(s, frame);
+}
+
 /* Something was released: the first of those who wait looks again. */
 void bpi_turn_call(bp_pool *);
 /* Complete all reads that have ended. */
@@ -708,6 +814,23 @@ void bpi_dirty_forget(bp_file *, uint32_t head);
  */
 void bpi_dirty_copy(bp_pool *, uint32_t from, uint32_t to);
 void bpi_dirty_clear(bp_pool *, uint32_t head);
+/*
+ * Who is about to change a page of a file that is written, while much is dirty: goes on at once, a little later, or when
+ * less is dirty. 0; -EBUSY: not before the deadline.
+ */
+int bpi_write_throttle(bp_session *, bp_file *, uint64_t deadline_ns);
+/* Is that for this caller to ask? Relaxed: a limit, nothing is ordered by it. */
+static inline bool write_is_much(const bp_file *file)
+{
+    return file->write &&
+           unlikely(atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_slow(file->pool));
+}
+/* Has he to wait? For callers who cannot, and come again. */
+static inline bool write_is_stopped(const bp_session *s, const bp_file *file)
+{
+    return write_is_much(file) && !session_refs(s) &&
+           atomic_load_explicit(&file->pool->dirty_pages, memory_order_relaxed) > dirty_trigger(file->pool);
+}
 /* The end of a file as far as its changes go, bytes; 0 if it is not written. */
 static inline uint64_t file_end(const bp_file *file)
 {
@@ -726,6 +849,8 @@ void bpi_write_target(bp_pool *);
 /* "; 12 of these frames dirty, ..." and why they are not written; nothing if nothing is dirty. */
 void bpi_write_describe(bp_pool *, char *text, size_t size);
 void bpi_write_stats(bp_pool *, struct bp_stats *);
+/* What it writes with, and why not with registered buffers. */
+void bpi_write_cap(bp_pool *, struct bp_cap *);
 /* Last close of a file that was opened for writing: all of it is on disk, or given up, and no write of it under way. */
 int bpi_write_finish(bp_file *, struct bp_error *);
 /* It is not closed after all. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Queues of frame numbers in chunks. Memory orders: the locks order all but the peek, whose answer may be stale. */
 #include <errno.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "bufpool/queue.h"
@@ -106,11 +107,17 @@ void bpi_queue_push(struct queue *q, struct chunks *all, const uint32_t number[]
     slim_lock_take(&q->lock);
     while (done < n) {
         struct chunk *c = open_head(q, all);
+        _Atomic uint32_t *to;
+        unsigned run;
 
         if (!c)
             break;
-        while (done < n && c->end < CHUNK_ENTRIES)
-            atomic_store_explicit(&c->entry[c->end++], number[done++], memory_order_relaxed);
+        run = n - done < CHUNK_ENTRIES - c->end ? n - done : CHUNK_ENTRIES - c->end;
+        to = &c->entry[c->end];
+        for (const uint32_t *from = number + done, *end = from + run; from < end;)
+            atomic_store_explicit(to++, *from++, memory_order_relaxed);
+        c->end = (uint16_t)(c->end + run);
+        done += run;
     }
     count_add(q, done);
     slim_lock_give(&q->lock);
@@ -138,9 +145,12 @@ unsigned bpi_queue_pop(struct queue *q, struct chunks *all, uint32_t number[], u
     while (n < most && tail_of(q) != CHUNK_NONE) {
         struct chunk *c = &all->chunk[tail_of(q)];
         unsigned begin = atomic_load_explicit(&c->begin, memory_order_relaxed);
+        unsigned left = c->end - begin;
+        unsigned run = most - n < left ? most - n : left;
 
-        while (n < most && begin < c->end)
-            number[n++] = atomic_load_explicit(&c->entry[begin++], memory_order_relaxed);
+        memcpy(number + n, (const void *)&c->entry[begin], run * sizeof(*number)); /* only written with the lock */
+        n += run;
+        begin += run;
         atomic_store_explicit(&c->begin, (uint16_t)begin, memory_order_relaxed);
         if (begin == c->end)
             close_tail(q, all);

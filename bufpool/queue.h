@@ -22,7 +22,7 @@
 
 #include "bufpool/lock.h"
 
-#define CHUNK_ENTRIES 30
+#define CHUNK_ENTRIES 30u
 #define CHUNK_NONE    UINT32_MAX
 
 struct chunk {

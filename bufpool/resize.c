@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The budget, and changing it in a pool that is in use.
+ * Changing the budget of a pool that is in use.
  *
  * More is allowed at once and taken when it is needed. Less begins in the same way: nothing is populated beyond it, and
  * replacement aims at the new size. Then whole slabs go, those that are easiest to empty:
@@ -11,76 +11,19 @@
  *      they lie. An extent for which there is none goes itself.
  *   3  a slab that is empty is unregistered from all rings, and its memory goes back to the system.
  *   4  one that does not become empty, since something in it stays pinned, drains no longer, and another one takes its
- *      place. When none is left to try, the budget is what has memory still.
- *
- * Descriptors of frames that are gone keep their memory: a version that begins anew would let views and hints of long ago
- * appear valid. They are charged to what is left.
+ *      place. All of them are tried again and again until none has left for wait_ms: then the budget is what has memory.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "bufpool/writeback.h"
 
-/*
- * What a frame costs beside itself, bytes: its descriptor, and its share of the index when files are dense (a 64th of a
- * node, and the nodes that hold only shadows). A pool full of pages that are alone in their leaves needs up to a node
- * each on top.
- */
-#define INDEX_BYTES_PER_FRAME 92u /* 12 of dense pages, 80 of shadows: a node of 320 bytes for every fourth frame */
-#define QUEUE_BYTES_PER_FRAME 5u
-/* of these, what a frame that was there once costs for ever */
-#define KEPT_BYTES \
-    (sizeof(struct frame) + sizeof(struct frame_cold) + sizeof(struct frame_dirty) + QUEUE_BYTES_PER_FRAME)
-#define FRAME_BYTES (BP_PAGE_SIZE + INDEX_BYTES_PER_FRAME + KEPT_BYTES)
-
-#define PATIENCE_SHARE 8u              /* this part of wait_ms without a frame out of any slab: others are tried */
-#define PAUSE_NS       (NS_PER_MS / 2) /* between two looks at what is pinned or being read */
-
-/* ---- the budget ---- */
-
-uint32_t bpi_budget_frames(const bp_pool *pool, uint64_t bytes)
-{
-    const struct bp_pool_options *o = &pool->options;
-    uint64_t high = pool->frames ? bpi_frames_high(pool->frames) : 0;
-    uint64_t left = bytes > pool->beside ? bytes - pool->beside : 0;
-    uint64_t frames = left / FRAME_BYTES;
-
-    if (frames < high)
-        frames = left > high * KEPT_BYTES ? (left - high * KEPT_BYTES) / (FRAME_BYTES - KEPT_BYTES) : 0;
-    if (frames < FRAMES_MIN)
-        frames = 0;
-    if (o->frames_max && frames > o->frames_max)
-        frames = o->frames_max;
-    return frames < ENTRY_NUMBER_MAX ? (uint32_t)frames : ENTRY_NUMBER_MAX;
-}
-
-/* The other way round: the least that allows so many frames. */
-static uint64_t budget_bytes(const bp_pool *pool, uint64_t frames)
-{
-    uint64_t high = bpi_frames_high(pool->frames);
-
-    return pool->beside + frames * (FRAME_BYTES - KEPT_BYTES) + (frames > high ? frames : high) * KEPT_BYTES;
-}
-
-static void set_budget(bp_pool *pool, uint64_t bytes, uint32_t frames)
-{
-    atomic_store_explicit(&pool->memory, bytes, memory_order_relaxed);
-    atomic_store_explicit(&pool->frames_limit, frames, memory_order_relaxed);
-    bpi_frames_limit(pool->frames, (uint64_t)frames << BP_PAGE_SHIFT);
-    bpi_policy_resize(policy_of(pool, 0), frames);
-    pthread_mutex_lock(&pool->lock);
-    bpi_pool_share_out(pool);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-static uint64_t populated(bp_pool *pool)
-{
-    struct frames_stats fs;
-
-    bpi_frames_stats(pool->frames, &fs);
-    return fs.frames_populated;
-}
+#define PATIENCE_SHARE 8u               /* this part of wait_ms without a frame out of any slab: others are tried, */
+#define PATIENCE_NS    (50 * NS_PER_MS) /* and after so long in any case */
+#define ROUND_PAUSE_NS (5 * NS_PER_MS)  /* when all have been tried */
+#define PAUSE_NS       (NS_PER_MS / 2)  /* between two looks at what is pinned or being read */
 
 /* ---- which slabs ---- */
 
@@ -95,6 +38,7 @@ struct shrink {
     uint8_t *fate;    /* of each slab: enum slab_fate */
     uint32_t *cost;   /* of each that has memory: frames bound, and more for what is pinned; UINT32_MAX: none */
     uint64_t last_ns; /* when a frame came out of one of them last */
+    uint64_t most;    /* frames that had memory when it began */
 };
 
 static void frames_of(const bp_pool *pool, unsigned slab, uint32_t *first, uint32_t *end)
@@ -147,7 +91,7 @@ static unsigned cheapest(const struct shrink *x)
 static bool begin_enough(struct shrink *x)
 {
     bp_pool *pool = x->pool;
-    uint64_t frames = populated(pool);
+    uint64_t frames = bpi_frames_claimed(pool->frames);
     bool more = false;
 
     for (unsigned i = 0; i < x->slabs; i++)
@@ -187,9 +131,9 @@ static bool clear_extent(struct shrink *x, uint32_t head, uint64_t seen)
         return false;
     if (bpi_frame_take(s, order, &to))
         return bpi_evict_this(s, head, frame_load(&x->pool->frame[head]));
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     rc = bpi_extent_move(s, head, frame_load(&x->pool->frame[head]), to);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     bpi_frame_give(x->pool, rc ? to : head, order);
     return rc == 0;
 }
@@ -209,6 +153,21 @@ static void clear_slab(struct shrink *x, unsigned slab)
     }
 }
 
+/*
+ * Memory anew, for as much as has left already: else, where all slabs there are have to go, nobody would have a frame
+ * until the last of them is empty, and who waits for one while he pins a page there would hold it up.
+ */
+static void allow(struct shrink *x)
+{
+    struct frames *frames = x->pool->frames;
+    uint64_t may = x->target;
+
+    for (unsigned i = 0; i < x->slabs; i++)
+        if (x->fate[i] == SLAB_GOING)
+            may += bpi_frames_slab_populated(frames, i);
+    bpi_frames_limit(frames, (may < x->most ? may : x->most) << BP_PAGE_SHIFT);
+}
+
 /* A slab that may be empty by now. false: not yet, or the system or a ring does not let go of it. */
 static bool end_slab(struct shrink *x, unsigned slab)
 {
@@ -221,6 +180,7 @@ static bool end_slab(struct shrink *x, unsigned slab)
     x->fate[slab] = SLAB_STAYS;
     x->going--;
     x->last_ns = bpi_now_ns();
+    allow(x);
     return true;
 }
 
@@ -243,7 +203,7 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
     x->last_ns = bpi_now_ns();
-    while (x->going && bpi_now_ns() < x->last_ns + patience_ns) {
+    while (x->going) {
         unsigned before = x->going;
 
         for (unsigned i = 0; i < x->slabs; i++) {
@@ -253,6 +213,8 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
             bpi_magazine_flush(x->s);
             end_slab(x, i);
         }
+        if (bpi_now_ns() >= x->last_ns + patience_ns)
+            break;
         if (x->going == before) { /* what is left is pinned, being read, or in somebody's hands for a moment */
             bpi_reap_everywhere(x->s);
             nanosleep(&pause, NULL);
@@ -260,30 +222,48 @@ static void empty_going(struct shrink *x, uint64_t patience_ns)
     }
 }
 
-/* 0; -EBUSY: something stays pinned, what could be given back was. */
-static int shrink(struct shrink *x)
+/*
+ * 0; -EBUSY: something stays pinned, what could be given back was. Between two rounds nothing drains: who holds a page in
+ * one of the slabs may be waiting for a frame himself.
+ */
+static int shrink(struct shrink *x, uint64_t wait_ns)
 {
-    uint64_t patience_ns = x->pool->wait_ns / PATIENCE_SHARE;
-    int rc = 0;
+    const struct timespec pause = {.tv_nsec = ROUND_PAUSE_NS};
+    uint64_t patience_ns = wait_ns / PATIENCE_SHARE < PATIENCE_NS ? wait_ns / PATIENCE_SHARE : PATIENCE_NS;
+    uint64_t until_ns = bpi_now_ns() + wait_ns;
+    uint64_t before;
+    uint64_t now = x->most;
 
-    while (populated(x->pool) > x->target && !rc) {
+    while (now > x->target) {
         bool enough = begin_enough(x);
 
-        empty_going(x, enough ? patience_ns : x->pool->wait_ns);
+        before = now;
+        empty_going(x, patience_ns);
         cancel_going(x);
-        if (!enough && populated(x->pool) > x->target)
-            rc = -EBUSY;
+        bpi_frames_limit(x->pool->frames, (uint64_t)x->target << BP_PAGE_SHIFT);
+        now = bpi_frames_claimed(x->pool->frames);
+        if (now < before)
+            until_ns = bpi_now_ns() + wait_ns;
+        else if (bpi_now_ns() >= until_ns)
+            return -EBUSY;
+        if (!enough) { /* all have been tried */
+            memset(x->fate, SLAB_STAYS, x->slabs * sizeof(*x->fate));
+            nanosleep(&pause, NULL);
+        }
     }
-    return rc;
+    return 0;
 }
 
-static int shrink_to(bp_pool *pool, uint32_t target)
+int bpi_shrink(bp_pool *pool, uint32_t target, uint64_t wait_ns)
 {
     const struct bp_session_options o = {.size = sizeof(o), .label = "bp_pool_resize"};
-    struct shrink x = {.pool = pool, .target = target, .slabs = bpi_frames_slab_count(pool->frames)};
+    struct shrink x = {.pool = pool,
+                       .target = target,
+                       .slabs = bpi_frames_slab_count(pool->frames),
+                       .most = bpi_frames_claimed(pool->frames)};
     int rc = 0;
 
-    if (populated(pool) <= target)
+    if (bpi_frames_claimed(pool->frames) <= target)
         return 0;
     x.fate = calloc(x.slabs, sizeof(*x.fate));
     x.cost = calloc(x.slabs, sizeof(*x.cost));
@@ -292,7 +272,7 @@ static int shrink_to(bp_pool *pool, uint32_t target)
     if (!rc)
         rc = bp_session_open(pool, &o, &x.s);
     if (!rc) {
-        rc = shrink(&x);
+        rc = shrink(&x, wait_ns);
         if (bp_session_close(x.s)) /* it holds nothing */
             rc = rc ? rc : -EBUSY;
     }
@@ -320,7 +300,7 @@ static int resize_begin(bp_pool *pool)
     return 0;
 }
 
-static void resize_end(bp_pool *pool)
+void bpi_resize_end(bp_pool *pool)
 {
     atomic_store_explicit(&pool->resizing, 0, memory_order_release);
     bpi_futex_wake(&pool->resizing, 1);
@@ -334,26 +314,29 @@ int bp_pool_resize(bp_pool *pool, uint64_t bytes, uint64_t *achieved)
     if (bpi_pool_forked(pool))
         return BP_FORKED;
     rc = resize_begin(pool);
-    if (rc)
+    if (rc) {
+        if (achieved)
+            *achieved = atomic_load_explicit(&pool->memory, memory_order_relaxed);
         return rc;
+    }
     frames = bpi_budget_frames(pool, bytes);
     if (bytes < BP_MEMORY_MIN || bytes > pool->options.memory_max || !frames) {
         rc = -EINVAL;
         goto out;
     }
-    set_budget(pool, bytes, frames);
-    rc = shrink_to(pool, frames);
+    bpi_budget_set(pool, bytes, frames);
+    rc = bpi_shrink(pool, frames, pool->wait_ns);
     if (rc) {
-        uint64_t left = populated(pool);
+        uint64_t left = bpi_frames_claimed(pool->frames);
 
         frames = left > frames ? (uint32_t)left : frames;
-        bytes = budget_bytes(pool, frames);
-        set_budget(pool, bytes < pool->options.memory_max ? bytes : pool->options.memory_max, frames);
+        bytes = bpi_budget_bytes(pool, frames);
+        bpi_budget_set(pool, bytes < pool->options.memory_max ? bytes : pool->options.memory_max, frames);
     }
     bpi_release_notify(pool); /* there may be more for who waits */
 out:
     if (achieved)
         *achieved = atomic_load_explicit(&pool->memory, memory_order_relaxed);
-    resize_end(pool);
+    bpi_resize_end(pool);
     return rc;
 }

@@ -53,7 +53,7 @@ static unsigned enter_run(bp_session *s, bp_file *file, uint64_t page, unsigned 
         atomic_store_explicit(&s->pool->cold[first + i].channel, r->channel->number, memory_order_relaxed);
         atomic_store_explicit(&s->pool->cold[first + i].slot, (uint8_t)r->slot, memory_order_relaxed);
         frame_publish(&s->frame[first + i], file->id | (page + i), 0,
-                      policy_sampled(s->seat.policy, file->id | (page + i)));
+                      policy_sampled(s->seat.policy, file->id | (page + i)) | s->ahead_mark);
     }
     SYNC_POINT("run:published");
     entered = bpi_index_insert_run(&file->index, page, 0, frame, n, &s->nodes, &met);
@@ -94,9 +94,9 @@ unsigned bpi_run_start(bp_session *s, bp_file *file, uint64_t page, unsigned n, 
     for (unsigned i = 0; i < n; i++)
         a[i] = (struct arrival){.head = *head + i, .order = 0, .shadow = ENTRY_NONE};
     bpi_read_queue(s, file, page, r, a);
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < n && !s->ahead_mark; i++)
         if (unlikely(policy_sampled(s->seat.policy, file->id | (page + i))))
             bpi_policy_log(&s->seat, *head + i, file->id | (page + i), 0, true);
-    counter_add(&s->count.misses, n);
+    counter_add(s->ahead_mark ? &s->count.reads_ahead : &s->count.misses, n);
     return n;
 }

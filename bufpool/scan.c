@@ -4,22 +4,21 @@
  *
  *   pages of their own   the leaf of the index that they are in is held, one count for all of them (R15); neighbours in
  *                        memory come as one piece
- *   larger extents, and  refs, several reads in one submission
- *   what is not there
+ *   larger extents       are pinned, several in one walk
+ *   what is not there    is waited for, one extent
  *
- * A forward scan asks for what comes next before it is there: a window that begins small and doubles as long as the scan
- * goes on, up to a share of the pool. What passes by is not warmed, so that a scan does not make its pages look wanted.
+ * A scan knows where it goes and where it ends, so it needs no marks to find its stream (readahead.h): it asks for the
+ * next window as soon as there is less than one before it. What passes by is not warmed, so that a scan does not make its
+ * pages look wanted.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "bufpool/held.h"
 
-#define SCAN_REFS 32u /* extents of a batch that are not in a held leaf */
-/* The window, bytes: to begin with, and at the most; and never more than this part of the pool. */
-#define WINDOW_FIRST (128u << 10)
-#define WINDOW_MOST  (4u << 20)
-#define WINDOW_SHARE 8u
+#define SCAN_EXTENTS 32u /* of a batch that are not in a held leaf */
+#define SCAN_SHARE   16u /* part of the pool that a batch may pin */
+#define WINDOW_FIRST 32u /* pages */
 /* A file that is truncated again and again while it is scanned. */
 #define TRUNCATED_MAX 8u
 
@@ -27,15 +26,16 @@ struct bp_scan {
     bp_session *s;
     bp_file *file;
     uint64_t first, last; /* pages still to come */
-    uint64_t ahead;       /* the first page that was not asked for yet */
-    uint64_t window;      /* pages */
+    uint64_t ahead;       /* forward: the first page that was not asked for yet; backward: the last one that was */
+    uint64_t at;          /* where the scan was when the window was asked for */
+    uint64_t since_ns;    /* and when that was; 0: not yet */
+    uint32_t window;      /* pages */
     bool backward;
     bool over;
     struct node_head *leaf; /* held, or NULL */
     uint64_t held;          /* pages of it */
-    unsigned careful;       /* extents to be got one by one */
-    unsigned refs;
-    struct bp_ref ref[SCAN_REFS];
+    unsigned pins;
+    struct pinned pin[SCAN_EXTENTS];
 };
 
 int bp_scan_open(bp_session *s, bp_file *file, uint64_t first, uint64_t last, unsigned flags, bp_scan **out)
@@ -62,10 +62,10 @@ int bp_scan_open(bp_session *s, bp_file *file, uint64_t first, uint64_t last, un
     scan->s = s;
     scan->file = file;
     scan->over = first >= bytes;
-    scan->first = scan->ahead = first;
+    scan->first = first;
     scan->last = last < bytes ? last : bytes - 1;
-    scan->window = WINDOW_FIRST >> BP_PAGE_SHIFT;
     scan->backward = flags & BP_SCAN_BACKWARD;
+    scan->ahead = scan->backward ? scan->last + 1 : first;
     *out = scan;
     return 0;
 }
@@ -77,8 +77,9 @@ static void release(bp_scan *scan)
         counter_add(&scan->s->puts, scan->held);
         scan->leaf = NULL;
     }
-    bp_put_many(scan->ref, scan->refs);
-    scan->refs = 0;
+    for (unsigned i = 0; i < scan->pins; i++)
+        span_unpin(scan->s, scan->pin[i].head);
+    scan->pins = 0;
 }
 
 int bp_scan_close(bp_scan *scan)
@@ -103,8 +104,10 @@ int bp_scan_seek(bp_scan *scan, uint64_t page)
         scan->last = page;
     else
         scan->first = page;
-    if (scan->ahead < scan->first)
+    if (!scan->backward && scan->ahead < scan->first)
         scan->ahead = scan->first;
+    if (scan->backward && scan->ahead > scan->last + 1)
+        scan->ahead = scan->last + 1;
     return 0;
 }
 
@@ -140,8 +143,11 @@ static inline bool add_page(void *arg, size_t before, uint64_t page, index_entry
 
     (void)before;
     (void)pages; /* only extents of one page */
-    return held_page(s, p->scan->file, page, e, &seen) &&
-           add_piece(p, frame_data(s, entry_number(e)), page, BP_PAGE_SIZE);
+    if (!held_page(s, p->scan->file, page, e, &seen) ||
+        !add_piece(p, frame_data(s, entry_number(e)), page, BP_PAGE_SIZE))
+        return false;
+    frame_come_by(&s->frame[entry_number(e)], seen);
+    return true;
 }
 
 /* What is there from `page` to `last`, in one leaf. Returns the pages; then the leaf is held. */
@@ -169,95 +175,112 @@ static uint64_t held_run(bp_scan *scan, uint64_t page, uint64_t last, struct pie
     return count;
 }
 
-/* Extents from `page` on, `most` of them, that begin within the scan; reads what is missing. */
-static int ref_pages(bp_scan *scan, uint64_t page, uint64_t last, unsigned most, struct pieces *p, uint64_t *count)
+/* Larger extents, pinned, from `page` to `last`. Returns the pages. */
+static uint64_t pinned_span(bp_scan *scan, uint64_t page, uint64_t last, struct pieces *p)
 {
-    uint64_t list[SCAN_REFS];
-    uint64_t at = page;
-    unsigned n = 0;
-    int rc;
+    bp_session *s = scan->s;
+    uint64_t most = frames_limit(s->pool) / SCAN_SHARE;
+    uint64_t count = 0;
+    unsigned n;
 
-    do {
-        list[n++] = at;
-        at = (at | extent_mask(scan->file->order)) + 1;
-    } while (n < most && at <= last && at);
-    rc = bp_get_many(scan->s, scan->file, list, n, BP_SHARED, scan->ref);
+    if (last - page > most)
+        last = page + most;
+    n = bpi_span_pin(s, scan->file, page, last, SCAN_EXTENTS, false, scan->pin);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t pages = scan->pin[i].pages < last - page - count + 1 ? scan->pin[i].pages : last - page - count + 1;
+
+        if (!add_piece(p, frame_data(s, scan->pin[i].frame), page + count, pages << BP_PAGE_SHIFT))
+            break;
+        count += pages;
+    }
+    scan->pins = n;
+    return count;
+}
+
+/* What is missing: one extent from `page` on, when it has come. */
+static int missing_page(bp_scan *scan, uint64_t page, uint64_t last, struct pieces *p, uint64_t *count)
+{
+    bp_session *s = scan->s;
+    struct bp_ref ref;
+    int rc = bp_get(s, scan->file, page, BP_SHARED, &ref);
+
     if (rc)
         return rc;
-    scan->refs = n;
-    *count = 0;
-    for (unsigned i = 0; i < n && scan->ref[i].page == page + *count; i++) { /* smaller than expected: the rest later */
-        uint64_t pages = scan->ref[i].bytes >> BP_PAGE_SHIFT;
-        uint64_t behind = last - scan->ref[i].page;
-
-        pages = pages - 1 < behind ? pages : behind + 1;
-        if (!add_piece(p, scan->ref[i].data, scan->ref[i].page, pages << BP_PAGE_SHIFT))
-            break;
-        *count += pages;
-    }
+    *count = ref.bytes >> BP_PAGE_SHIFT;
+    if (*count - 1 > last - page)
+        *count = last - page + 1;
+    add_piece(p, ref.data, page, *count << BP_PAGE_SHIFT);
+    scan->pin[0] = (struct pinned){.head = ref_head(s, &ref)};
+    scan->pins = 1;
     return 0;
 }
 
 /* ---- readahead ---- */
 
-static void read_ahead(bp_scan *scan)
+static uint64_t pages_before(const bp_scan *scan)
 {
-    uint64_t most = WINDOW_MOST >> BP_PAGE_SHIFT;
-    uint64_t share = frames_limit(scan->s->pool) / WINDOW_SHARE;
-    uint64_t extent = extent_mask(scan->file->order) + 1;
-
-    if (scan->ahead > scan->last || scan->ahead - scan->first > scan->window / 2)
-        return;
-    most = most < share ? most : share;
-    if (scan->window < extent)
-        scan->window = extent;
-    if (scan->window > most)
-        scan->window = most > extent ? most : extent;
-    if (scan->ahead < scan->first)
-        scan->ahead = scan->first;
-    scan->ahead += bpi_prefetch(scan->s, scan->file, scan->ahead,
-                                scan->last - scan->ahead < scan->window ? scan->last : scan->ahead + scan->window - 1);
-    scan->window *= 2;
+    if (scan->backward)
+        return scan->ahead > scan->last ? 0 : scan->last + 1 - scan->ahead;
+    return scan->ahead < scan->first ? 0 : scan->ahead - scan->first;
 }
 
-int bp_prefetch(bp_session *s, bp_file *file, uint64_t first, uint64_t count)
+/* Pages of a window that a scan down the file reads: those before `ahead`, the first of them at an extent's beginning. */
+static void read_down(bp_scan *scan, unsigned order)
 {
-    if (bpi_forked(s))
-        return BP_FORKED;
-    if (count)
-        bpi_prefetch(s, file, first, count - 1 > UINT64_MAX - first ? UINT64_MAX : first + count - 1);
-    return 0;
+    uint64_t first = scan->ahead - scan->first > scan->window ? scan->ahead - scan->window : scan->first;
+
+    first = (first & ~extent_mask(order)) > scan->first ? first & ~extent_mask(order) : scan->first;
+    bpi_ahead_read(scan->s, scan->file, first, scan->ahead - 1, order);
+    scan->ahead = first;
+}
+
+static void read_up(bp_scan *scan, unsigned order)
+{
+    uint64_t last = scan->last - scan->ahead < scan->window ? scan->last : scan->ahead + scan->window - 1;
+
+    last = (last | extent_mask(order)) < scan->last ? last | extent_mask(order) : scan->last;
+    scan->ahead += bpi_ahead_read(scan->s, scan->file, scan->ahead, last, order);
+}
+
+/* Less than a window before the scan: another one. */
+static void read_ahead(bp_scan *scan)
+{
+    uint64_t at = scan->backward ? scan->last : scan->first;
+    uint64_t now;
+    unsigned order;
+
+    if (scan->backward ? scan->ahead <= scan->first : scan->ahead > scan->last)
+        return;
+    if (scan->window && pages_before(scan) >= scan->window)
+        return;
+    now = bpi_now_ns();
+    if (!scan->window)
+        scan->window = bpi_ahead_window(scan->s->pool, WINDOW_FIRST / 4, 0, 0);
+    else
+        scan->window = bpi_ahead_window(scan->s->pool, scan->window, at > scan->at ? at - scan->at : scan->at - at,
+                                        now - scan->since_ns);
+    scan->at = at;
+    scan->since_ns = now;
+    if (!scan->backward && scan->ahead < scan->first)
+        scan->ahead = scan->first;
+    order = bpi_ahead_order(scan->file, scan->window);
+    if (scan->backward)
+        read_down(scan, order);
+    else
+        read_up(scan, order);
 }
 
 /* ---- the next batch ---- */
 
-/* How many extents to get at once: when one of many was bad, or the pool too full for all, one by one for a while. */
-static unsigned refs_at_once(bp_scan *scan, const struct pieces *p)
-{
-    if (scan->careful) {
-        scan->careful--;
-        return 1;
-    }
-    return p->most < SCAN_REFS ? p->most : SCAN_REFS;
-}
-
 static int forward(bp_scan *scan, struct pieces *p)
 {
-    uint64_t count = 0;
+    uint64_t count = held_run(scan, scan->first, scan->last, p);
     int rc = 0;
 
-    read_ahead(scan);
-    if (scan->file->order == 0)
-        count = held_run(scan, scan->first, scan->last, p);
-    if (!count) {
-        unsigned most = refs_at_once(scan, p);
-
-        rc = ref_pages(scan, scan->first, scan->last, most, p, &count);
-        if (rc && rc != BP_EOF && most > 1) {
-            scan->careful = most;
-            rc = ref_pages(scan, scan->first, scan->last, 1, p, &count);
-        }
-    }
+    if (!count)
+        count = pinned_span(scan, scan->first, scan->last, p);
+    if (!count)
+        rc = missing_page(scan, scan->first, scan->last, p, &count);
     if (rc)
         return rc;
     scan->over = count > scan->last - scan->first;
@@ -265,48 +288,53 @@ static int forward(bp_scan *scan, struct pieces *p)
     return 0;
 }
 
-/* Extents that reach to the end of what is still to come: *page is the first of them. */
-static int refs_before(bp_scan *scan, unsigned most, struct pieces *p, uint64_t *page, uint64_t *count)
-{
-    uint64_t mask = extent_mask(scan->file->order);
-    uint64_t pages = (uint64_t)most << scan->file->order;
-
-    *page = scan->first;
-    if (most == 1)
-        *page = scan->last; /* one page */
-    else if (scan->last - scan->first >= pages)
-        *page = (scan->last - pages + 1 + mask) & ~mask;
-    return ref_pages(scan, *page, scan->last, most, p, count);
-}
-
-/* The last pages that are still to come, in one batch that reaches to the end of them. */
+/*
+ * The last pages that are still to come, in one batch that reaches to the end of them: from the beginning of their leaf,
+ * if all of it is there in pages of their own; else the one extent that they lie in.
+ */
 static int backward(bp_scan *scan, struct pieces *p)
 {
     uint64_t leaf = scan->last & ~(uint64_t)(INDEX_SLOTS - 1);
     uint64_t page = leaf > scan->first ? leaf : scan->first;
-    uint64_t count = 0;
+    uint64_t count = held_run(scan, page, scan->last, p);
     int rc = 0;
 
-    if (scan->file->order == 0)
-        count = held_run(scan, page, scan->last, p);
     if (count <= scan->last - page) {
-        unsigned most = refs_at_once(scan, p);
+        struct pinned *pin = &scan->pin[0];
 
         release(scan);
         p->got = 0;
-        rc = refs_before(scan, most, p, &page, &count);
-        if (most > 1 && rc != BP_EOF && (rc || count <= scan->last - page)) { /* or smaller ones lie there */
-            scan->careful = rc ? most : 0;
-            release(scan);
-            p->got = 0;
-            rc = refs_before(scan, 1, p, &page, &count);
+        scan->pins = bpi_span_pin(scan->s, scan->file, scan->last, scan->last, 1, false, pin);
+        if (!scan->pins) {
+            rc = missing_page(scan, scan->last, scan->last, p, &count);
+            if (rc)
+                return rc;
+            pin->frame = (uint32_t)(((const char *)p->piece[0].data - scan->s->base) >> BP_PAGE_SHIFT);
         }
+        p->got = 1;
+        count = pin->frame - pin->head; /* of its extent that lie before it */
+        if (count > scan->last - scan->first)
+            count = scan->last - scan->first;
+        page = scan->last - count;
+        p->piece[0] = (struct bp_piece){.data = frame_data(scan->s, pin->frame - (uint32_t)count),
+                                        .page = page,
+                                        .bytes = (count + 1) << BP_PAGE_SHIFT};
     }
-    if (rc)
-        return rc;
     scan->over = page == scan->first;
     scan->last = scan->over ? scan->last : page - 1;
     return 0;
+}
+
+static int batch(bp_scan *scan, struct pieces *p)
+{
+    bool known = scan->s->ahead_known;
+    int rc;
+
+    scan->s->ahead_known = true; /* by us */
+    read_ahead(scan);
+    rc = scan->backward ? backward(scan, p) : forward(scan, p);
+    scan->s->ahead_known = known;
+    return rc;
 }
 
 int bp_scan_next(bp_scan *scan, struct bp_piece piece[], unsigned n, unsigned *got)
@@ -322,7 +350,7 @@ int bp_scan_next(bp_scan *scan, struct bp_piece piece[], unsigned n, unsigned *g
     release(scan);
     for (unsigned tries = 0; rc == BP_EOF && !scan->over && tries < TRUNCATED_MAX; tries++) {
         p.got = 0;
-        rc = scan->backward ? backward(scan, &p) : forward(scan, &p);
+        rc = batch(scan, &p);
         if (rc == BP_EOF) { /* it was truncated meanwhile */
             uint64_t bytes = 0;
 

@@ -40,7 +40,6 @@ static void set_up(bp_session *s, bp_pool *pool, const struct bp_session_options
     s->backlog_end = &s->backlog;
     s->epoll_fd = s->timer_fd = -1;
     atomic_store_explicit(&s->event_fd, -1, memory_order_relaxed);
-    pthread_mutex_init(&s->magazine_lock, NULL);
     pthread_mutex_lock(&pool->lock);
     s->number = ++pool->session_number;
     bpi_seat_take(&s->seat, policy_of(pool, s->node));
@@ -117,7 +116,6 @@ int bp_session_close(bp_session *s)
     bpi_pool_share_out(pool);
     pthread_mutex_unlock(&pool->lock);
     bpi_release_notify(pool); /* what the magazine held */
-    pthread_mutex_destroy(&s->magazine_lock);
     munmap(s, s->mapped);
     return 0;
 }

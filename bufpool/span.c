@@ -10,6 +10,7 @@ struct pinning {
     bp_session *s;
     const bp_file *file;
     struct pinned *pin;
+    bool warm;
 };
 
 static inline bool pin_extent(void *arg, size_t before, uint64_t page, index_entry e, uint64_t *pages)
@@ -23,19 +24,21 @@ static inline bool pin_extent(void *arg, size_t before, uint64_t page, index_ent
         bpi_examine(p->s, p->file, page, entry_number(e), &pin->head, &seen) == FRAME_NONE || seen & FRAME_EXCL)
         return false;
     f = &p->s->frame[pin->head];
-    if (!frame_pin_from(f, seen)) /* its word moved: once more from what it is now */
+    if (!(p->warm ? frame_pin_from(f, seen)
+                  : frame_pin_cool(f, seen))) /* its word moved: once more from what it is now */
         return false;
-    hit_noted(p->s, f, seen);
+    if (p->warm)
+        hit_noted(p->s, f, seen);
     pin->frame = entry_number(e);
     pin->pages = (1u << frame_order(seen)) - (pin->frame - pin->head);
     *pages = pin->pages;
     return true;
 }
 
-unsigned bpi_span_pin(bp_session *s, const bp_file *file, uint64_t page, uint64_t last, unsigned most,
+unsigned bpi_span_pin(bp_session *s, const bp_file *file, uint64_t page, uint64_t last, unsigned most, bool warm,
                       struct pinned pin[])
 {
-    struct pinning p = {.s = s, .file = file, .pin = pin};
+    struct pinning p = {.s = s, .file = file, .pin = pin, .warm = warm};
     unsigned n = (unsigned)index_batch(&file->index, page, last, most, pin_extent, &p);
 
     counter_add(&s->refs, n);

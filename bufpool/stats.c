@@ -42,9 +42,9 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
         add_counters(&st, &s->count);
         st.hits += atomic_load_explicit(&s->gets, memory_order_relaxed);
         st.frames_pinned += session_refs(s);
-        pthread_mutex_lock(&s->magazine_lock);
+        slim_lock_take(&s->magazine_lock);
         st.frames_free += s->magazine_count;
-        pthread_mutex_unlock(&s->magazine_lock);
+        slim_lock_give(&s->magazine_lock);
         st.frames_reserved += atomic_load_explicit(&s->aside, memory_order_relaxed);
     }
     st.frames_free += st.frames_reserved;
@@ -53,11 +53,7 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
     st.files = pool->file_count;
     pthread_mutex_unlock(&pool->lock);
     bpi_frames_stats(pool->frames, &fs);
-    st.memory_limit = atomic_load_explicit(&pool->memory, memory_order_relaxed);
-    st.memory_frames = fs.frames_populated << BP_PAGE_SHIFT;
-    st.memory_descriptors = bpi_frames_high(pool->frames) * (sizeof(struct frame) + sizeof(struct frame_cold));
     st.index_nodes = atomic_load_explicit(&pool->nodes.in_use, memory_order_relaxed);
-    st.memory_index = st.index_nodes * (sizeof(*pool->nodes.slot) + sizeof(*pool->nodes.head));
     st.frames_total = frames_limit(pool);
     st.frames_populated = fs.frames_populated;
     st.frames_free += fs.frames_free;
@@ -71,6 +67,7 @@ int bp_pool_stats(bp_pool *pool, struct bp_stats *out)
     st.pages_damaged = bpi_damage_count(pool);
     bpi_write_stats(pool, &st);
     st.channels = atomic_load_explicit(&pool->channel_count, memory_order_relaxed);
+    bpi_budget_stats(pool, &st);
     st.size = out->size;
     memcpy(out, &st, out->size); /* a caller built against an older header has fewer fields */
     return 0;

@@ -259,7 +259,7 @@ static int frames_wait(bp_session *s, uint32_t frame[], unsigned want, uint64_t 
 
 /* ---- frames that a session has set aside ---- */
 
-bool bpi_aside_take(bp_session *s, uint32_t *frame)
+bool bpi_aside_take_slow(bp_session *s, uint32_t *frame)
 {
     if (s->turn_kept) {
         s->turn_kept = false;

@@ -67,6 +67,61 @@ void bpi_dirty_clear(bp_pool *pool, uint32_t head)
     atomic_store_explicit(&pool->dirty[head].since, 0, memory_order_release);
 }
 
+/* ---- too much of it ---- */
+
+#define SLOW_NS NS_PER_MS        /* the most that one call is slowed by */
+#define LOOK_NS (10 * NS_PER_MS) /* those who wait look again by themselves */
+
+/* Nearer to the trigger, longer. */
+static void slow_down(bp_session *s, uint64_t dirty)
+{
+    const bp_pool *pool = s->pool;
+    uint64_t slow = dirty_slow(pool);
+    uint64_t range = dirty_trigger(pool) - slow + 1;
+    uint64_t over = dirty > slow ? dirty - slow : 0; /* the pool may just have been resized */
+    struct timespec nap = {.tv_nsec = (long)(SLOW_NS * (over < range ? over : range - 1) / range)};
+
+    counter_add(&s->count.dirty_slowed, 1);
+    nanosleep(&nap, NULL);
+}
+
+int bpi_write_throttle(bp_session *s, bp_file *file, uint64_t deadline_ns)
+{
+    bp_pool *pool = s->pool;
+    uint64_t dirty = atomic_load_explicit(&pool->dirty_pages, memory_order_relaxed);
+    char why[120] = "";
+    uint64_t now = 0;
+
+    if (dirty <= dirty_trigger(pool)) {
+        if (dirty > dirty_slow(pool) && !session_refs(s))
+            slow_down(s, dirty);
+        return 0;
+    }
+    if (session_refs(s)) { /* in the middle of something: others wait for it to end, the writer perhaps, too */
+        counter_add(&s->count.dirty_overshoot, 1);
+        return 0;
+    }
+    counter_add(&s->count.dirty_stopped, 1);
+    atomic_fetch_add_explicit(&pool->stopped, 1, memory_order_seq_cst);
+    while (now < deadline_ns) {
+        uint32_t seen = atomic_load_explicit(&pool->cleaned, memory_order_seq_cst);
+
+        dirty = atomic_load_explicit(&pool->dirty_pages, memory_order_seq_cst);
+        if (dirty <= dirty_trigger(pool))
+            break;
+        bpi_write_ask(pool);
+        now = bpi_now_ns();
+        bpi_futex_wait(&pool->cleaned, seen, now + LOOK_NS < deadline_ns ? now + LOOK_NS : deadline_ns);
+    }
+    atomic_fetch_sub_explicit(&pool->stopped, 1, memory_order_relaxed);
+    if (dirty <= dirty_trigger(pool))
+        return 0;
+    counter_add(&s->count.busy, 1);
+    bpi_write_describe(pool, why, sizeof(why));
+    return bpi_session_fail(s, -EBUSY, "%s: more than dirty_trigger, %llu pages, for %u ms%s", file->name,
+                            (unsigned long long)dirty_trigger(pool), pool->options.wait_ms, why);
+}
+
 /* ---- letting go ---- */
 
 static uint32_t note_ref(const struct bp_ref *ref, uint64_t lsn)
@@ -124,6 +179,12 @@ int bp_upgrade(const struct bp_view *view, bp_session *s, bp_file *file, uint64_
     if (bpi_forked(s))
         return BP_FORKED;
     f = (struct frame *)(uintptr_t)view->state;
+    if (write_is_much(file)) {
+        int rc = bpi_write_throttle(s, file, bpi_now_ns() + s->pool->wait_ns);
+
+        if (rc)
+            return rc;
+    }
     t.head = (uint32_t)(f - s->frame);
     t.frame = (uint32_t)((size_t)((const char *)view->data - s->base) >> BP_PAGE_SHIFT);
     deadline = bpi_now_ns() + s->pool->wait_ns;
@@ -296,6 +357,11 @@ int bp_create(bp_session *s, bp_file *file, uint64_t page, unsigned order, struc
                                 (unsigned long long)page, file->name, frames_limit(s->pool));
     s->since_ns = bpi_now_ns();
     deadline = s->since_ns + s->pool->wait_ns;
+    if (write_is_much(file)) {
+        rc = bpi_write_throttle(s, file, deadline);
+        if (rc)
+            return rc;
+    }
     reach(file, (page + 1 + extent_mask(order)) << BP_PAGE_SHIFT);
     do {
         rc = create(s, file, page, order, deadline, ref);

@@ -22,8 +22,9 @@
 
 #define DEPTH       (2 * WRITES_MAX) /* of the channel: and syncs */
 #define SWEEP_MOST  64u              /* writes begun for the background before anything else is looked at */
-#define ASKED_PAGES 256u             /* written when eviction asks */
-#define BUSY_NS     NS_PER_MS        /* between looks at what is held exclusively: puts need not tell us */
+#define MANY        32u              /* requests under way: then not every single one is waited for */
+#define MANY_WANTED 8u
+#define BUSY_NS     NS_PER_MS /* between looks at what is held exclusively: puts need not tell us */
 #define IDLE_NS     (500 * NS_PER_MS)
 #define SLICE_NS    (100 * NS_PER_MS) /* those who wait look whether anything goes on */
 
@@ -231,6 +232,15 @@ static bool is_written(const struct writer *w, const struct write_request *r)
     return !bpi_index_next_marked(&r->file->index, r->first, INDEX_TO_WRITE, &item) || item.page > r->last;
 }
 
+/* Nothing more is written: the channel lets go of the file. */
+static void forget_slot(struct writer *w, bp_file *file)
+{
+    if (file->writes->slot)
+        w->ops->file(w->io, file->writes->slot - 1, NULL);
+    file->writes->slot = 0;
+    file->writes->asked_slot = false;
+}
+
 static int truncate_now(struct write_request *r)
 {
     bp_file *file = r->file;
@@ -251,7 +261,10 @@ static void advance_one(struct writer *w, struct write_request *r)
     int lost = atomic_load_explicit(&file->failed, memory_order_relaxed);
 
     if (!writes_pages(r) && !file->writes->flight && !file->writes->sync_under_way) {
-        r->rc = r->what == WRITE_TRUNCATE ? truncate_now(r) : 0;
+        if (r->what == WRITE_TRUNCATE)
+            r->rc = truncate_now(r);
+        else
+            forget_slot(w, file);
         r->stage = STAGE_OVER;
     }
     if (!writes_pages(r) || r->stage != STAGE_WRITING || !is_written(w, r))
@@ -344,34 +357,32 @@ static unsigned serve_requests(struct writer *w)
     return total;
 }
 
-/* May the background write it, and is there anything? */
-static bool is_dirty(const bp_file *file, uint64_t now_ns)
+/* Is there anything to write, and may it be? patience: how long it is left alone after it failed. */
+static bool is_dirty(const bp_file *file, uint64_t patience_ns)
 {
     return atomic_load_explicit(&file->dirty, memory_order_relaxed) && file->write && file->writes &&
            !atomic_load_explicit(&file->quiet, memory_order_acquire) &&
            !atomic_load_explicit(&file->writes->barriers, memory_order_relaxed) &&
-           file->writes->hold_until_ns <= now_ns;
+           (!file->writes->failed_ns || bpi_now_ns() - file->writes->failed_ns >= patience_ns);
 }
 
 /* Up to so many writes, from where the last sweep ended, over all files once at the most. */
-static unsigned sweep(struct writer *w, unsigned most)
+static unsigned sweep(struct writer *w, unsigned most, uint64_t patience_ns)
 {
-    uint64_t now = bpi_now_ns();
+    unsigned first = w->sweep_file;
     unsigned total = 0;
 
-    for (unsigned looked = 0; total < most && looked <= FRAME_FILES_MAX; looked++) {
+    do {
         bp_file *file = atomic_load_explicit(&w->pool->file[w->sweep_file], memory_order_acquire);
 
-        if (file && is_dirty(file, now)) {
+        if (file && is_dirty(file, patience_ns)) {
             total += write_some(w, file, INDEX_DIRTY, &w->sweep_page, UINT64_MAX - 1, most - total);
             if (w->sweep_page != UINT64_MAX)
                 break; /* no room, or enough */
         }
         w->sweep_page = 0;
         w->sweep_file = file && w->sweep_file < FRAME_FILES_MAX ? w->sweep_file + 1 : 1; /* slots are used from below */
-        if (!file && looked >= w->pool->file_count)
-            break;
-    }
+    } while (total < most && w->sweep_file != first);
     return total;
 }
 
@@ -391,9 +402,9 @@ static unsigned background(struct writer *w)
     }
     if (atomic_exchange_explicit(&w->asked, false, memory_order_relaxed)) {
         counter_add(&w->write_asked, 1);
-        return sweep(w, SWEEP_MOST);
+        return sweep(w, SWEEP_MOST, WRITE_AGAIN_NS);
     }
-    return w->sweeping ? sweep(w, SWEEP_MOST) : 0;
+    return w->sweeping ? sweep(w, SWEEP_MOST, WRITE_HOLD_NS) : 0;
 }
 
 /* ---- the thread ---- */
@@ -428,7 +439,7 @@ static void rest(struct writer *w, uint64_t kick)
         timeout = BUSY_NS;
     if (again - now < timeout)
         timeout = again > now ? again - now : 0;
-    w->ops->wait_until(w->io, 1, timeout ? timeout : 1, &until);
+    w->ops->wait_until(w->io, w->submitted >= MANY ? MANY_WANTED : 1, timeout ? timeout : 1, &until);
 }
 
 static void *writer_main(void *arg)
@@ -504,9 +515,12 @@ static int open_writer(bp_pool *pool)
     rc = take_buffer(w);
     if (rc)
         goto out;
-    rc = w->ops->open(DEPTH, 0, WRITER_THREADS, &w->io);
+    rc = w->ops->open(DEPTH, pool->options.registered == BP_OFF ? 0 : 1, WRITER_THREADS, &w->io);
     if (rc)
         goto out_buffer;
+    if (pool->options.registered != BP_OFF) /* its frames come back only after the channel is closed */
+        w->register_error = w->ops->buffer(w->io, 0, w->buffer, (size_t)BP_PAGE_SIZE << w->buffer_order);
+    w->registered = pool->options.registered != BP_OFF && !w->register_error;
     rc = start_thread(w);
     if (rc)
         goto out_io;
@@ -630,6 +644,17 @@ void bpi_write_stats(bp_pool *pool, struct bp_stats *st)
 #undef ADD_WRITER
     st->frames_reserved += 1ull << w->buffer_order;
     st->frames_free += 1ull << w->buffer_order;
+}
+
+void bpi_write_cap(bp_pool *pool, struct bp_cap *c)
+{
+    const struct writer *w = writer_of(pool);
+
+    c->got = w ? w->ops->name : "not used yet";
+    if (w && w->register_error && pool->options.registered != BP_OFF) {
+        snprintf(c->reason, sizeof(c->reason), "without registered buffers: %s", bp_strerror(w->register_error));
+        snprintf(c->remedy, sizeof(c->remedy), "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=)");
+    }
 }
 
 /* ---- the last close of a file ---- */

@@ -12,13 +12,15 @@
 
 #include "bufpool/pool.h"
 
-#define WRITES_MAX         128u /* under way at once */
-#define WRITE_RUN_PAGES    32u  /* neighbours that are written with one request: 128 KiB */
-#define WRITE_BATCH        32u  /* begun, and the log flushed for, before the first of them is submitted */
-#define WRITE_BUFFER       9u   /* stable copies: 2^9 pages at the most, and a sixteenth of the pool */
-#define WRITE_IN_PLACE     4u   /* extents from this order on are not copied, but pinned while they are written */
-#define WRITE_HOLD_NS      (1000 * NS_PER_MS) /* how long the background leaves a file alone that failed */
-#define WRITER_THREADS     4u                 /* of psync: writes side by side */
+#define WRITES_MAX      128u /* under way at once */
+#define WRITE_RUN_PAGES 32u  /* neighbours that are written with one request: 128 KiB */
+#define WRITE_BATCH     32u  /* begun, and the log flushed for, before the first of them is submitted */
+#define WRITE_BUFFER    9u   /* stable copies: 2^9 pages at the most, and a sixteenth of the pool */
+#define WRITE_IN_PLACE  4u   /* extents from this order on are not copied, but pinned while they are written */
+/* How long a file that failed is left alone, by the background and when eviction asks. */
+#define WRITE_HOLD_NS      (1000 * NS_PER_MS)
+#define WRITE_AGAIN_NS     (50 * NS_PER_MS)
+#define WRITER_THREADS     4u /* of psync: writes side by side */
 #define WRITE_BUFFER_WORDS (((1u << WRITE_BUFFER) + 63) / 64)
 
 /* One extent of a write: the head and its word when it was copied. */
@@ -50,14 +52,16 @@ struct write_op {
 struct file_writes {
     struct io_request sync; /* first */
     bp_file *file;
+    uint32_t slot; /* that the file is registered in, plus 1; 0: not yet, or it cannot be */
+    bool asked_slot;
     bool sync_under_way;
     bool written;              /* since the last sync that succeeded */
     unsigned flight;           /* ops in use */
     unsigned active;           /* requests being served; under the writer's lock */
     _Atomic unsigned barriers; /* of these, those that want no write to begin; written under the lock */
-    unsigned careful;       /* so many extents are written one by one: a run failed, and which of it is to be found */
-    uint64_t log_done;      /* the log is durable up to here */
-    uint64_t hold_until_ns; /* the background leaves it alone */
+    unsigned careful;   /* so many extents are written one by one: a run failed, and which of it is to be found */
+    uint64_t log_done;  /* the log is durable up to here */
+    uint64_t failed_ns; /* when a write or its log failed last; 0: not since one succeeded */
     _Atomic uint64_t progress; /* moves on with each write that ends; for those who wait */
 };
 
@@ -90,11 +94,11 @@ struct write_request {
     _Atomic uint32_t done; /* futex */
 };
 
-#define WRITER_COUNTERS(X)                                                                                       \
-    X(writes)                                                                                                    \
-    X(write_bytes)                                                                                               \
-    X(write_extents) X(write_stale) X(write_errors) X(write_retries) X(write_asked) X(log_flushes) X(log_errors) \
-        X(syncs) X(sync_errors)
+#define WRITER_COUNTERS(X) \
+    X(writes)              \
+    X(write_bytes)         \
+    X(write_extents)       \
+    X(write_stale) X(write_errors) X(write_retries) X(write_asked) X(log_flushes) X(log_errors) X(syncs) X(sync_errors)
 
 struct writer {
     bp_pool *pool;
@@ -116,7 +120,10 @@ struct writer {
     bool sweeping;        /* from above the target down to well below it */
     unsigned batch_count; /* of these, not yet submitted */
     struct write_op *batch[WRITE_BATCH];
+    bool cleaned;       /* something, since those who wait were told */
     unsigned submitted; /* requests in the channel, syncs too */
+    bool registered;    /* the buffer, as the channel's only one */
+    int register_error; /* why not, at open */
     char *buffer;       /* frames of the pool */
     uint32_t buffer_frame;
     unsigned buffer_order;

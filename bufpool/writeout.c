@@ -303,7 +303,7 @@ static void failed(struct writer *w, struct write_op *op, int error)
     }
     counter_add(&w->write_errors, 1);
     atomic_store_explicit(&w->error, error, memory_order_relaxed);
-    file->writes->hold_until_ns = bpi_now_ns() + WRITE_HOLD_NS;
+    file->writes->failed_ns = bpi_now_ns();
     give_up(w, op, false);
     bpi_write_tell(w, file, first, last, error, false);
 }
@@ -343,13 +343,28 @@ static void refuse(struct writer *w, bp_file *file, int error)
         w->batch[i] = NULL;
         give_up(w, op, false);
     }
-    file->writes->hold_until_ns = bpi_now_ns() + WRITE_HOLD_NS;
+    file->writes->failed_ns = bpi_now_ns();
     bpi_write_tell(w, file, 0, UINT64_MAX, error, true);
 }
 
-static void prepare(struct write_op *op)
+/* As a request names it: registered with the channel when it is first written. */
+static uint32_t slot_of(struct writer *w, bp_file *file)
+{
+    struct file_writes *writes = file->writes;
+    unsigned number = file_number(file);
+
+    if (!writes->asked_slot && w->pool->options.registered != BP_OFF && number < IO_FILES_MAX &&
+        w->ops->file(w->io, number, &file->io) == 0)
+        writes->slot = number + 1;
+    writes->asked_slot = true;
+    return writes->slot;
+}
+
+static void prepare(struct writer *w, struct write_op *op)
 {
     op->io.file = &op->file->io;
+    op->io.file_slot = slot_of(w, op->file);
+    op->io.buffer = w->registered && !op->in_place ? 0 : IO_BUFFER_NONE;
     op->io.offset = (op->page << BP_PAGE_SHIFT) + op->done;
     op->io.to = op->data + op->done;
     op->io.bytes = (op->pages << BP_PAGE_SHIFT) - op->done;
@@ -390,7 +405,7 @@ void bpi_write_submit(struct writer *w)
         if (rc)
             refuse(w, file, rc);
         if (w->batch[i]) {
-            prepare(w->batch[i]);
+            prepare(w, w->batch[i]);
             op[n++] = w->batch[i];
         }
     }
@@ -410,7 +425,7 @@ uint64_t bpi_write_retry(struct writer *w, uint64_t now_ns)
             continue;
         if (op->again_ns <= now_ns) {
             op->again_ns = 0;
-            prepare(op);
+            prepare(w, op);
             submit(w, &op, 1);
         }
         if (op->again_ns && op->again_ns < next)
@@ -452,6 +467,7 @@ static void written(struct writer *w, struct write_op *op)
     uint64_t page = op->page;
 
     file->writes->written = true;
+    file->writes->failed_ns = 0;
     bpi_damage_heal(file, page, op->pages); /* a device that could not read them has new ones in their place */
     since_raise(&file->unsynced, atomic_load_explicit(&op->since, memory_order_relaxed));
     for (unsigned i = 0; i < op->parts; i++) {
@@ -463,7 +479,7 @@ static void written(struct writer *w, struct write_op *op)
     counter_add(&w->write_extents, op->parts);
     atomic_store_explicit(&w->error, 0, memory_order_relaxed);
     op_end(w, op);
-    bpi_release_notify(w->pool);
+    w->cleaned = true;
 }
 
 static bool heals(int error)
@@ -483,6 +499,12 @@ static void answered(struct writer *w, struct write_op *op)
     int32_t result = op->io.result;
     uint32_t keep;
 
+    SYNC_POINT("write:answer");
+    if ((result == -EFAULT || result == -EOPNOTSUPP) && op->io.buffer != IO_BUFFER_NONE) {
+        w->registered = false; /* then without */
+        again_after(w, op, 0);
+        return;
+    }
     if (result < 0 && heals(result) && op->retries < RETRIES_MAX) {
         again_after(w, op, RETRY_NS << op->retries++);
         return;
@@ -506,6 +528,16 @@ static void answered(struct writer *w, struct write_op *op)
     again_after(w, op, 0);
 }
 
+/* Less is dirty: for who wants a frame, and for who wants to make it more. */
+static void tell_waiting(bp_pool *pool)
+{
+    bpi_release_notify(pool);
+    if (!atomic_load_explicit(&pool->stopped, memory_order_seq_cst))
+        return;
+    atomic_fetch_add_explicit(&pool->cleaned, 1, memory_order_seq_cst);
+    bpi_futex_wake(&pool->cleaned, INT32_MAX);
+}
+
 void bpi_write_reaped(struct writer *w, struct io_request *const done[], unsigned n)
 {
     w->submitted -= n;
@@ -515,4 +547,7 @@ void bpi_write_reaped(struct writer *w, struct io_request *const done[], unsigne
         else
             answered(w, (struct write_op *)done[i]);
     }
+    if (w->cleaned)
+        tell_waiting(w->pool);
+    w->cleaned = false;
 }

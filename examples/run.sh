@@ -213,6 +213,8 @@ scan_checks() {
     [ "$length" = $((pages * 4096)) ] || die "HEAD says $length bytes"
     status=$(curl -sS -o /dev/null -w '%{http_code}' -r $((pages * 4096))- "$scan_url/data")
     [ "$status" = 416 ] || die "a range past the end was answered with $status"
+    say "checking: lines counted over HTTP"
+    curl -sS -f "$scan_url/scan?op=count" | tail -n 1 | grep -q "\"count\": $(tr -dc '\n' <"$data" | wc -c)," || die "/scan?op=count"
 }
 
 scan_rows() {
@@ -232,7 +234,7 @@ scan_rows() {
 # ---- the job ---------------------------------------------------------------------------------------------------------
 
 "$root/.ci/install" gcc cmake ninja-build pkgconf liburing-dev liburcu-dev libhwloc-dev libhiredis-dev libhttp-parser-dev \
-    zlib1g-dev redis-tools curl
+    libisal-dev zlib1g-dev libjansson-dev redis-tools curl
 
 parent=${TMPDIR:-/var/tmp}
 case $(stat -f -c %T "$parent") in

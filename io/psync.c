@@ -19,8 +19,10 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,7 +40,8 @@ struct queue {
 };
 
 struct psync {
-    pthread_mutex_t lock;   /* guards everything below except `waiters` */
+    /* Two channels share no line, nor one that is fetched with it. Guards everything below except `waiters` */
+    alignas(128) pthread_mutex_t lock;
     pthread_cond_t changed; /* something is done, queued or announced, or was reaped: for those who wait */
     pthread_cond_t work;    /* for workers */
     struct queue front, back, done;
@@ -251,9 +254,10 @@ static int psync_open(unsigned depth, unsigned buffers, unsigned threads, struct
     (void)buffers; /* pread knows none */
     if (depth == 0 || depth > IO_DEPTH_MAX)
         return -EINVAL;
-    p = calloc(1, sizeof(*p));
+    p = aligned_alloc(alignof(struct psync), sizeof(*p));
     if (!p)
         return -ENOMEM;
+    memset(p, 0, sizeof(*p));
     p->threads_max = threads < THREADS_MAX ? threads : THREADS_MAX;
     p->thread = calloc(p->threads_max + 1, sizeof(*p->thread)); /* + 1: never of size 0 */
     if (!p->thread)

@@ -122,11 +122,11 @@ static void book(struct frames *frames, struct node *node, unsigned index, bool 
         slab->aside = 0;
         node->aside -= count;
         node->populated -= count;
-        node->slab_bytes -= slab->bytes;
+        atomic_fetch_sub_explicit(&node->slab_bytes, slab->bytes, memory_order_relaxed);
     } else {
         bpi_drain_keep(frames, node, first_of(frames, index), count);
         node->populated += count;
-        node->slab_bytes += slab->bytes;
+        atomic_fetch_add_explicit(&node->slab_bytes, slab->bytes, memory_order_relaxed);
     }
     count_draining(frames, node, goes ? -1 : 1);
 }

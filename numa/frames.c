@@ -39,7 +39,15 @@ static void high_raise(struct frames *frames, uint32_t to)
         ;
 }
 
-/* Up to n frames may get memory: how many. */
+void bpi_frames_unclaim(struct frames *frames, uint64_t count)
+{
+    atomic_fetch_sub_explicit(&frames->claimed, count, memory_order_relaxed);
+}
+
+/*
+ * Up to n frames may get memory: how many. seq_cst: who lowers the limit and then finds no more claimed than that can
+ * rely on it, since whoever claimed by the old limit looks at it again.
+ */
 static uint32_t claim(struct frames *frames, uint32_t n)
 {
     uint64_t limit = atomic_load_explicit(&frames->limit, memory_order_relaxed);
@@ -50,13 +58,12 @@ static uint32_t claim(struct frames *frames, uint32_t n)
         some = claimed < limit ? limit - claimed : 0;
         some = some < n ? some : n;
     } while (some && !atomic_compare_exchange_weak_explicit(&frames->claimed, &claimed, claimed + some,
-                                                            memory_order_relaxed, memory_order_relaxed));
+                                                            memory_order_seq_cst, memory_order_relaxed));
+    if (some && claimed + some > atomic_load_explicit(&frames->limit, memory_order_seq_cst)) {
+        bpi_frames_unclaim(frames, some);
+        some = 0;
+    }
     return (uint32_t)some;
-}
-
-void bpi_frames_unclaim(struct frames *frames, uint64_t count)
-{
-    atomic_fetch_sub_explicit(&frames->claimed, count, memory_order_relaxed);
 }
 
 /* A slab of the node that was begun and left, by a drain that was given up; -1: none. */
@@ -90,13 +97,14 @@ static long piece_populate(struct frames *frames, unsigned node_index, uint32_t 
         bytes = bpi_slab_populate(slabs, (unsigned)node->slab, most);
     } else {
         /* Slabs of more than the node's memory would be on other nodes in truth: let those have them. */
-        if (frames->node_count > 1 && node_bytes && node->slab_bytes >= node_bytes)
+        if (frames->node_count > 1 && node_bytes &&
+            atomic_load_explicit(&node->slab_bytes, memory_order_relaxed) >= node_bytes)
             return 0;
         int slab = bpi_slab_place(slabs, frames->topology, node_index, most);
         if (slab < 0)
             return slab == -ENOSPC ? 0 : slab;
         node->slab = slab;
-        node->slab_bytes += slabs->slab[slab].bytes;
+        atomic_fetch_add_explicit(&node->slab_bytes, slabs->slab[slab].bytes, memory_order_relaxed);
         bytes = (long)atomic_load_explicit(&slabs->slab[slab].populated, memory_order_relaxed);
         if (!bytes) /* else the trial of hugetlb has done it */
             bytes = bpi_slab_populate(slabs, (unsigned)slab, most);
@@ -461,7 +469,8 @@ void bpi_frames_limit(struct frames *frames, uint64_t bytes)
 {
     uint64_t limit = bytes / FRAME_BYTES;
 
-    atomic_store_explicit(&frames->limit, limit < frames->total ? limit : frames->total, memory_order_relaxed);
+    /* seq_cst: who lowers it and then looks at what is claimed sees what was claimed by the old one (claim) */
+    atomic_store_explicit(&frames->limit, limit < frames->total ? limit : frames->total, memory_order_seq_cst);
 }
 
 unsigned bpi_frames_slab(const struct frames *frames, uint32_t frame)
@@ -494,6 +503,11 @@ unsigned bpi_frames_slab_count(const struct frames *frames)
     return frames->slabs.slab_count;
 }
 
+uint32_t bpi_frames_slab_frames(const struct frames *frames)
+{
+    return 1u << frames->slab_shift;
+}
+
 uint32_t bpi_frames_slab_populated(const struct frames *frames, unsigned slab)
 {
     const struct slab *s = &frames->slabs.slab[slab];
@@ -507,6 +521,11 @@ void bpi_frames_slab_range(const struct frames *frames, unsigned slab, void **at
 {
     *at = frames->slabs.base + slab * frames->slabs.slab_bytes;
     *bytes = frames->slabs.slab[slab].bytes;
+}
+
+uint64_t bpi_frames_claimed(const struct frames *frames)
+{
+    return atomic_load_explicit(&frames->claimed, memory_order_seq_cst);
 }
 
 void bpi_frames_stats(const struct frames *const_frames, struct frames_stats *stats)

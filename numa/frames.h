@@ -94,6 +94,8 @@ void bpi_frames_free(struct frames *, uint32_t first, unsigned order);
 void bpi_frames_free_many(struct frames *, const uint32_t frame[], unsigned n);
 
 void bpi_frames_stats(const struct frames *, struct frames_stats *);
+/* Frames that have memory now, or are just getting it. After bpi_frames_limit it does not grow beyond that. */
+uint64_t bpi_frames_claimed(const struct frames *);
 
 /* Node that the memory of a frame that was handed out lies on, as far as the pool knows. Lock free. */
 unsigned bpi_frames_node(const struct frames *, uint32_t frame);
@@ -108,6 +110,8 @@ bool bpi_frames_slab_ready(const struct frames *, unsigned slab);
 int bpi_frames_slab_register(struct frames *, unsigned slab);
 int bpi_frames_slab_unregister(struct frames *, unsigned slab);
 unsigned bpi_frames_slab_count(const struct frames *);
+/* Frames of a whole slab. Constant. */
+uint32_t bpi_frames_slab_frames(const struct frames *);
 /* Frames of a slab that have memory now. Lock free. */
 uint32_t bpi_frames_slab_populated(const struct frames *, unsigned slab);
 /* Address and bytes of a slab's part that belongs to the pool. */

@@ -16,17 +16,18 @@
 
 struct node {
     _Alignas(64) pthread_mutex_t lock;
-    bool growing;       /* a thread populates for this node; slab and slab_bytes are that thread's */
+    bool growing;       /* a thread populates for this node; slab is that thread's */
     _Atomic bool full;  /* there is no more memory, until a slab is given back. Peeked at without the lock */
     uint64_t populated; /* frames */
     struct buddy buddy;
     unsigned draining; /* slabs: what is given back may be theirs */
     uint64_t aside;    /* frames of these that are free, not in the buddy */
     pthread_cond_t grown;
-    int slab;            /* being populated, -1: none */
-    uint64_t slab_bytes; /* of all slabs placed here */
-    int refused;         /* what the system answered to the last attempt to grow, 0: it grew */
-    unsigned refusals;   /* calls since then */
+    int slab; /* being populated, -1: none */
+    _Atomic uint64_t
+        slab_bytes;    /* of all slabs placed here. Who grows has no lock while one is drained; relaxed: a sum */
+    int refused;       /* what the system answered to the last attempt to grow, 0: it grew */
+    unsigned refusals; /* calls since then */
 };
 
 struct frames {

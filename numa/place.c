@@ -73,7 +73,7 @@ long bpi_place_settle(struct frames *frames, unsigned node_index, uint32_t first
         return count;
     }
     node->slab = -1;
-    node->slab_bytes -= frames->slabs.slab[index].bytes;
+    atomic_fetch_sub_explicit(&node->slab_bytes, frames->slabs.slab[index].bytes, memory_order_relaxed);
     rehome(frames, index, (unsigned)at, first, count);
     return -ENOMEM;
 }

@@ -453,7 +453,8 @@ int bpi_slab_place(struct slabs *slabs, const struct topology *topology, unsigne
     if (node >= topology->node_count)
         return -EINVAL;
     pthread_mutex_lock(&slabs->lock);
-    slabs->topology = topology;
+    if (slabs->topology != topology) /* who populates reads it without the lock */
+        slabs->topology = topology;
     if (next_reserved(slabs)) {
         int err = place_locked(slabs, slabs->slab_next, node, most);
         result = err ? err : (int)slabs->slab_next++;

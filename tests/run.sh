@@ -48,7 +48,7 @@ done
 export BP_STRESS_SECONDS=${BP_STRESS_SECONDS:-3}
 
 packages=(gcc g++ clang llvm libclang-rt-14-dev cmake ninja-build pkgconf liburing-dev liburcu-dev libhwloc-dev libcriterion-dev
-    libhiredis-dev libhttp-parser-dev libseccomp-dev zlib1g-dev libjansson-dev liblmdb-dev redis-tools curl)
+    libhiredis-dev libhttp-parser-dev libisal-dev libseccomp-dev zlib1g-dev libjansson-dev liblmdb-dev nutcracker redis-tools curl)
 
 passed=0 failed=0 skipped=0
 
@@ -128,6 +128,8 @@ cd "$root" || exit 1
     failed=1
     finish
 }
+# Only one test needs it, and skips without; it is large, and not everywhere to be had.
+"$root/.ci/install" chromium || say "without chromium: scan-server's page is not looked at in a browser"
 
 # redis-server, to compare with, is the same program as redis-check-rdb, which comes with redis-tools. The package
 # redis-server would start a service, which is not for a test to do.

@@ -22,6 +22,7 @@
 #define GROUP_US_DEFAULT   200u
 #define TICK_MS            100u
 #define SYNC_TICKS         10u /* KV_SYNC_NONE: the log is synced every second */
+#define HINT_SHARE         16u /* of the pool's memory hints may take so much beside it, 4 KiB for each inner page */
 #define FAILED_TICKS       10u /* after a checkpoint that failed */
 
 /* ---- errors ---- */
@@ -220,6 +221,9 @@ static void tick(kv *store, unsigned count, unsigned *pause)
         if (rc)
             say(store, "syncing the log", kv_strerror(rc));
     }
+    rc = log_prepare(&store->log);
+    if (rc && count % SYNC_TICKS == 0)
+        say(store, "preparing the log", kv_strerror(rc));
     if (*pause) {
         --*pause;
         return;
@@ -350,7 +354,10 @@ static int open_pool(kv *store, struct kv_error *error)
         return kv_fail(error, rc, "%s", why.text);
     while (store->order_max < SPACE_ORDER_MAX && (32ull * PAGE_BYTES << store->order_max) <= store->options.memory / 2)
         store->order_max++; /* an extent is a sixteenth of the pool at the most, and not all of it is frames */
-    store->hint = mmap(NULL, HINTS_MAX * sizeof(*store->hint), PROT_READ | PROT_WRITE,
+    store->hint_pages = 1;
+    while (store->hint_pages * 2 * HINT_SLOTS * sizeof(*store->hint) <= store->options.memory / HINT_SHARE)
+        store->hint_pages *= 2;
+    store->hint = mmap(NULL, store->hint_pages * HINT_SLOTS * sizeof(*store->hint), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (store->hint == MAP_FAILED)
         store->hint = NULL; /* then frames are found by the pool's index */
@@ -425,7 +432,7 @@ static void kv_drop(kv *store)
     if (store->log_open)
         log_end(&store->log);
     if (store->hint)
-        munmap(store->hint, HINTS_MAX * sizeof(*store->hint));
+        munmap(store->hint, store->hint_pages * HINT_SLOTS * sizeof(*store->hint));
     if (store->lock >= 0)
         close(store->lock); /* which unlocks it */
     if (store->dir >= 0)
@@ -494,6 +501,16 @@ int kv_close(kv *store, struct kv_error *error)
 }
 
 /* ---- statistics ---- */
+
+uint64_t kv_entries(kv *store)
+{
+    uint64_t entries;
+
+    pthread_mutex_lock(&store->log.lock);
+    entries = store->entries;
+    pthread_mutex_unlock(&store->log.lock);
+    return entries;
+}
 
 int kv_stat(kv *store, struct kv_stat *stat)
 {

@@ -167,6 +167,7 @@ struct kv_stat {
 #undef KV_STAT_FIELD
 };
 int kv_stat(kv *, struct kv_stat *);
+uint64_t kv_entries(kv *); /* kv_stat's, without the rest */
 
 struct kv_check_result {
     uint64_t entries, tree_pages, value_pages, value_bytes;

@@ -238,6 +238,16 @@ int log_release(struct log *log, uint64_t keep)
     return rc;
 }
 
+int log_prepare(struct log *log)
+{
+    bool soon;
+
+    pthread_mutex_lock(&log->lock);
+    soon = log->end && log->ready - log->end < LOG_SEGMENT_BYTES / 2;
+    pthread_mutex_unlock(&log->lock);
+    return soon ? segment_spare(log) : 0;
+}
+
 void log_sessions(struct log *log, int change)
 {
     pthread_mutex_lock(&log->lock);

@@ -112,6 +112,8 @@ uint64_t log_floor(struct log *);
 uint64_t log_raise_floor(struct log *, log_account *, void *ctx);
 /* A checkpoint ended: nothing before this position is needed. */
 int log_release(struct log *, uint64_t keep);
+/* Prepare for what will be appended soon; from one thread, now and then. */
+int log_prepare(struct log *);
 /* How many sessions could commit. */
 void log_sessions(struct log *, int change);
 

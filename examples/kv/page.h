@@ -74,16 +74,33 @@ struct found {
 /* ---- torn ---- */
 
 /* First slot whose key is not below `key`; *exact: it is the key. */
-unsigned page_seek(const struct page *, struct bytes key, bool *exact);
+static inline unsigned page_seek(const struct page *, struct bytes key, bool *exact);
 /* The payload of a leaf's slot; false: what lies there cannot be. */
-bool page_value(const struct page *, unsigned slot, struct found *);
+static inline bool page_value(const struct page *, unsigned slot, struct found *);
 /* Which child has this key; with `before`, which one has the keys right below it. */
-unsigned page_child_slot(const struct page *, struct bytes key, bool before);
-uint64_t page_child(const struct page *, unsigned slot);
-unsigned page_count(const struct page *);
-unsigned page_level(const struct page *);
+static inline unsigned page_child_slot(const struct page *, struct bytes key, bool before);
+static inline uint64_t page_child(const struct page *, unsigned slot);
+static inline unsigned page_count(const struct page *page)
+{
+    unsigned count = __atomic_load_n(&page->count, __ATOMIC_RELAXED);
+
+    return count < SLOTS_MAX ? count : SLOTS_MAX;
+}
+static inline unsigned page_level(const struct page *page)
+{
+    return __atomic_load_n(&page->level, __ATOMIC_RELAXED);
+}
+/*
+ * Header and first slots, before they are needed: a search in a leaf looks at little else before its cell, and these lines
+ * come all at once then, and while the frame is being asked whether it is the page.
+ */
+static inline void page_prefetch(const struct page *page)
+{
+    for (unsigned line = 0; line < 6; line++)
+        __builtin_prefetch((const char *)page + 64 * line);
+}
 /* What page_value has found, which is at most INLINE_MAX bytes and is copied up to there. */
-void page_take(void *to, const struct found *);
+static inline void page_take(void *to, const struct found *);
 /* The page as a whole. */
 void page_copy(struct page *to, const struct page *from);
 
@@ -131,5 +148,7 @@ uint32_t page_crc(const struct page *);
 size_t page_pack(const struct page *, unsigned char *to, uint32_t *hole);
 /* false: the image is not one. */
 bool page_unpack(struct page *, const unsigned char *from, size_t bytes, uint32_t hole);
+
+#include "kv/seek.h"
 
 #endif

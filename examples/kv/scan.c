@@ -10,12 +10,14 @@
 #include "kv/store.h"
 
 #define AHEAD_MAX 32u /* leaves read ahead at once; asked for again when half of them have been used */
+#define AHEAD_MIN 4u  /* the first time, which is after as many leaves: short ranges ask for nothing */
 
 struct kv_scan {
     kv_session *s;
     bool reverse, loaded, ended, bounded;
-    unsigned slot;  /* forward: the next one; backward: the one behind the next one */
-    unsigned ahead; /* leaves that have been asked for already */
+    unsigned slot;          /* forward: the next one; backward: the one behind the next one */
+    unsigned leaves;        /* so far */
+    unsigned ahead, window; /* leaves that have been asked for already; that will be asked for next time */
     size_t at_bytes, bound_bytes;
     unsigned char at[KV_KEY_MAX + 1]; /* forward: go on with this key; backward: with those below it */
     unsigned char bound[KV_KEY_MAX];
@@ -67,10 +69,13 @@ static void read_ahead(kv_scan *scan, const struct place *place)
     uint64_t page[AHEAD_MAX];
     unsigned count, wanted = 0;
 
-    if (place->parent_page == PAGE_NONE)
+    if (place->parent_page == PAGE_NONE || scan->leaves < AHEAD_MIN)
         return;
+    scan->window = scan->window ? scan->window * 2 : AHEAD_MIN;
+    if (scan->window > AHEAD_MAX)
+        scan->window = AHEAD_MAX;
     count = page_count(view_page(&place->parent));
-    for (unsigned i = 1; i <= AHEAD_MAX; i++) {
+    for (unsigned i = 1 + scan->ahead; i <= scan->window; i++) {
         if (scan->reverse ? place->slot < i : place->slot + i >= count)
             break;
         page[wanted++] = page_child(view_page(&place->parent), scan->reverse ? place->slot - i : place->slot + i);
@@ -79,7 +84,7 @@ static void read_ahead(kv_scan *scan, const struct place *place)
         return;
     for (unsigned i = 0; i < wanted; i++)
         (void)bp_prefetch(scan->s->pages, scan->s->kv->file[SPACE_TREE], page[i], 1);
-    scan->ahead = wanted;
+    scan->ahead += wanted;
 }
 
 static int load(kv_scan *scan)
@@ -96,10 +101,10 @@ static int load(kv_scan *scan)
             return rc;
         page_copy(&scan->leaf, view_page(&place.node));
         if (bp_view_valid(&place.node)) {
-            if (scan->ahead <= AHEAD_MAX / 2)
+            scan->leaves++;
+            scan->ahead -= scan->ahead > 0;
+            if (scan->ahead <= scan->window / 2)
                 read_ahead(scan, &place);
-            else
-                scan->ahead--;
             break;
         }
         if (!tries_more(scan->s, &tries))

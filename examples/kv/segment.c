@@ -95,16 +95,43 @@ static int write_header(struct log *log, int fd, uint64_t at)
 
 /* ---- making and releasing ---- */
 
+int segment_spare(struct log *log)
+{
+    static const char zeros[ZERO_BYTES];
+    int fd, rc = 0;
+
+    if (!faccessat(log->dir, "log.spare", F_OK, 0))
+        return 0;
+    fd = openat(log->dir, "log.spare.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    for (uint64_t at = 0; !rc && at < LOG_HEADER_BYTES + LOG_SEGMENT_BYTES; at += ZERO_BYTES) {
+        uint64_t left = LOG_HEADER_BYTES + LOG_SEGMENT_BYTES - at;
+
+        rc = write_all(fd, zeros, left < ZERO_BYTES ? (size_t)left : ZERO_BYTES, at);
+    }
+    if (!rc && fsync(fd))
+        rc = -errno;
+    close(fd);
+    if (!rc && renameat(log->dir, "log.spare.new", log->dir, "log.spare"))
+        rc = -errno;
+    if (rc)
+        unlinkat(log->dir, "log.spare.new", 0);
+    return rc;
+}
+
 int segment_make(struct log *log, uint64_t at)
 {
     char name[32];
-    int fd, rc;
+    int fd, rc = 0;
+    bool spare = !renameat(log->dir, "log.spare", log->dir, "log.new");
 
     name_of(at, name);
-    fd = openat(log->dir, "log.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    fd = openat(log->dir, "log.new", O_WRONLY | O_CREAT | O_CLOEXEC | (spare ? 0 : O_TRUNC), 0600);
     if (fd < 0)
         return -errno;
-    rc = -posix_fallocate(fd, 0, LOG_HEADER_BYTES + LOG_SEGMENT_BYTES);
+    if (!spare)
+        rc = -posix_fallocate(fd, 0, LOG_HEADER_BYTES + LOG_SEGMENT_BYTES);
     if (!rc)
         rc = write_header(log, fd, at);
     if (!rc && fsync(fd))

@@ -32,9 +32,9 @@
 #include "kv/space.h"
 
 #define LEVELS_MAX  32u
-#define TRIES_MAX   1000000u   /* of an operation that meets others, beside the deadline */
-#define WAIT_MS     10000u     /* deadline of whatever meets others */
-#define HINTS_MAX   (1u << 22) /* remembered frames: of the first 16 GiB of the tree, in 32 MiB of address space */
+#define TRIES_MAX   1000000u /* of an operation that meets others, beside the deadline */
+#define WAIT_MS     10000u   /* deadline of whatever meets others */
+#define HINT_SLOTS  512u     /* remembered frames of an inner page's children: 4 KiB */
 #define FORMAT      1u
 #define PIECES_MAX  12u /* extents of a large value */
 #define DATA_NAME   "data"
@@ -55,7 +55,13 @@ struct kv {
     _Atomic bool recovering; /* the log is read, not written: all of it is durable */
     unsigned order_max;      /* largest extent that this pool takes */
     uint64_t entries;        /* of the log's lock */
-    _Atomic uint64_t *hint;  /* by page: frames that were found before; NULL: none */
+    /*
+     * Where the children of inner pages were found: HINT_SLOTS frames for each of hint_pages inner pages (by its number;
+     * pages that share them disturb each other). Beside the children rather than by child, so that the hint is on its
+     * way before the child's number is known. NULL: there is none.
+     */
+    _Atomic uint64_t *hint;
+    uint64_t hint_pages; /* a power of two */
     pthread_mutex_t checkpoint_lock, batch_lock, sessions_lock;
     pthread_cond_t wake; /* of the background thread, with sessions_lock */
     kv_session *sessions;
@@ -73,6 +79,7 @@ struct kv_session {
     kv_session *next, *previous;
     _Atomic uint64_t pending; /* LSN of a change whose pages the pool does not know yet; 0: none */
     uint64_t wrote;           /* LSN of the last change */
+    _Atomic uint64_t root;    /* the root's frame, as a hint; the session's thread alone uses it */
     bool defer, counted;
     struct kv_error error;
     unsigned char *value; /* what a get has found */
@@ -146,7 +153,7 @@ static inline const struct page *view_page(const struct bp_view *view)
     return view->data;
 }
 
-/* A view of one of the tree's pages, by the hint if there is one. */
+/* A view of one of the tree's pages. */
 int tree_look(kv_session *, uint64_t page, struct bp_view *);
 /*
  * To the page at this level that has the key (`before`: the keys right below it). When it returns, node was the right

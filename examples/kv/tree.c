@@ -49,22 +49,33 @@ bool tries_more(kv_session *s, struct tries *tries)
 
 int tree_look(kv_session *s, uint64_t page, struct bp_view *view)
 {
-    bp_file *file = s->kv->file[SPACE_TREE];
-    _Atomic uint64_t *known = s->kv->hint && page < HINTS_MAX ? &s->kv->hint[page] : NULL;
-    struct bp_hint hint;
-    uint64_t before;
-    int rc;
+    int rc = bp_read(s->pages, s->kv->file[SPACE_TREE], page, view);
 
-    if (!known)
-        rc = bp_read(s->pages, file, page, view);
-    else {
-        /* relaxed: a hint may be anything */
-        hint.word = before = atomic_load_explicit(known, memory_order_relaxed);
-        rc = bp_read_hinted(s->pages, file, page, &hint, view);
-        if (hint.word != before)
-            atomic_store_explicit(known, hint.word, memory_order_relaxed);
-    }
     return rc ? session_pool_fail(s, rc, DATA_NAME, page) : 0;
+}
+
+/* The same by a hint, which is made better. */
+static int look_hinted(kv_session *s, uint64_t page, _Atomic uint64_t *known, struct bp_view *view)
+{
+    /* relaxed: a hint may be anything */
+    uint64_t before = atomic_load_explicit(known, memory_order_relaxed);
+    struct bp_hint hint = {before};
+    int rc = bp_read_hinted(s->pages, s->kv->file[SPACE_TREE], page, &hint, view);
+
+    if (hint.word != before)
+        atomic_store_explicit(known, hint.word, memory_order_relaxed);
+    return rc ? session_pool_fail(s, rc, DATA_NAME, page) : 0;
+}
+
+static int look_at_child(kv_session *s, uint64_t parent, unsigned slot, uint64_t child, struct bp_view *view)
+{
+    kv *store = s->kv;
+    _Atomic uint64_t *known;
+
+    if (!store->hint)
+        return tree_look(s, child, view);
+    known = store->hint + (parent & (store->hint_pages - 1)) * HINT_SLOTS + slot % HINT_SLOTS;
+    return look_hinted(s, child, known, view);
 }
 
 /* One try. 1: start over. */
@@ -75,7 +86,7 @@ static int walk(kv_session *s, struct bytes key, bool before, unsigned level, st
     place->parent_page = PAGE_NONE;
     place->node_page = PAGE_ROOT;
     place->slot = 0;
-    rc = tree_look(s, PAGE_ROOT, &place->node);
+    rc = look_hinted(s, PAGE_ROOT, &s->root, &place->node);
     if (rc)
         return rc;
     place->level = page_level(place->node.data);
@@ -92,9 +103,10 @@ static int walk(kv_session *s, struct bytes key, bool before, unsigned level, st
         place->parent = place->node;
         place->parent_page = place->node_page;
         place->node_page = child;
-        rc = tree_look(s, child, &place->node);
+        rc = look_at_child(s, place->parent_page, place->slot, child, &place->node);
         if (rc)
             return bp_view_valid(&place->parent) ? rc : 1;
+        page_prefetch(place->node.data);
         place->level--;
         if (page_level(place->node.data) != place->level && bp_view_valid(&place->node) &&
             bp_view_valid(&place->parent))

@@ -252,7 +252,10 @@ void point_run(struct client *client, const struct request *request)
     if (!command) {
         serve_counted(client->conn.worker, SERVE_COMMANDS, 1);
         client->next_arg = 0;
-        command = point_command(request_arg(request, 0), request_length(request, 0));
+        command =
+            point_of(client)->store ? point_store_command(request_arg(request, 0), request_length(request, 0)) : NULL;
+        if (!command)
+            command = point_command(request_arg(request, 0), request_length(request, 0));
         if (!command) {
             unknown_command(client, request);
             return;
@@ -263,7 +266,8 @@ void point_run(struct client *client, const struct request *request)
             return;
         }
         if (!command->run) {
-            point_error(client, "READONLY You can't write against a read only replica.");
+            point_error(client, point_of(client)->store ? "ERR this store has strings only, and no such command"
+                                                        : "READONLY You can't write against a read only replica.");
             return;
         }
     }

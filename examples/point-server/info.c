@@ -60,7 +60,7 @@ static void info_pool(struct serve_server *server, struct text *text)
     enum bp_stat_kind kind;
     uint64_t value;
 
-    if (bp_pool_stats(server->pool, &stats))
+    if (!server->pool || bp_pool_stats(server->pool, &stats))
         return;
     for (unsigned i = 0; bp_stats_item(&stats, i, &name, &unit, &kind, &meaning, &value); i++)
         text_printf(text, "pool_%s:%llu\r\n", name, (unsigned long long)value);
@@ -70,10 +70,14 @@ static void info_keyspace(struct serve_server *server, struct text *text)
 {
     uint64_t bytes = 0;
 
+    if (!server->pool) {
+        point_store_info(server, text);
+        return;
+    }
     if (bp_file_size(server->file, &bytes))
         return;
     text_printf(text, "db0:keys=%llu,expires=0,avg_ttl=0\r\ndata_file:%s\r\ndata_bytes:%llu\r\ndata_direct_io:%d\r\n",
-                (unsigned long long)point_pages(server), server->options.data, (unsigned long long)bytes,
+                (unsigned long long)point_pages(server), server->options.data[0], (unsigned long long)bytes,
                 bp_file_direct(server->file));
 }
 

@@ -6,10 +6,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define COMMANDS_MAX 512u /* of one client, before others get their turn */
 
-static struct point point = {.value_bytes = BP_PAGE_SIZE}; /* written by the command line only */
+static struct point point = {.value_bytes = BP_PAGE_SIZE, .sync = KV_SYNC_GROUP}; /* written by the command line only */
 
 static int set_value_bytes(struct serve_options *options, void *own, const char *text, char *why, size_t size)
 {
@@ -25,7 +26,38 @@ static int set_value_bytes(struct serve_options *options, void *own, const char 
     return 0;
 }
 
+static int set_kv(struct serve_options *options, void *own, const char *text, char *why, size_t size)
+{
+    struct point *into = own;
+
+    if (!*text) {
+        snprintf(why, size, "a directory");
+        return -1;
+    }
+    options->no_files = true;
+    into->kv_dir = text;
+    return 0;
+}
+
+static int set_sync(struct serve_options *options, void *own, const char *text, char *why, size_t size)
+{
+    static const char *const name[] = {"always", "group", "none"};
+    struct point *into = own;
+
+    (void)options;
+    for (unsigned i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
+        if (!strcmp(text, name[i])) {
+            into->sync = (enum kv_sync)i;
+            return 0;
+        }
+    }
+    snprintf(why, size, "always, group or none");
+    return -1;
+}
+
 static const struct serve_option options[] = {
+    {"kv", "DIR", "instead of --data: serve this store, which is made if there is none", set_kv},
+    {"sync", "HOW", "with --kv, before a write is answered: always, group (default): it is durable; none", set_sync},
     {"value-bytes", "N", "bytes of a page that are its value, from the front (default: 4096)", set_value_bytes},
 };
 
@@ -33,6 +65,8 @@ static int client_ready(struct serve_server *server)
 {
     struct point *mine = server->app->options.own;
 
+    if (mine->kv_dir)
+        return point_store_open(server);
     mine->head_bytes = (unsigned)snprintf(mine->head, sizeof(mine->head), "$%u\r\n", mine->value_bytes);
     return 0;
 }
@@ -122,6 +156,7 @@ int main(int argc, char **argv)
                    "bytes. A key is a page number in decimal, with any prefix up to a colon: 42, key:000000000042.",
         .listen_port = "6380",
         .options = {options, sizeof(options) / sizeof(options[0]), &point},
+        .files_max = 1,
         .extent_bytes_max = BP_PAGE_SIZE,
         .conn_bytes = sizeof(struct client),
         .full_text = "-ERR max number of clients reached\r\n",
@@ -129,6 +164,8 @@ int main(int argc, char **argv)
         .ready = client_ready,
         .opened = client_opened,
         .step = client_step,
+        .settle = point_store_settle,
+        .stopped = point_store_close,
         .failed = point_failed,
         .idle = client_idle,
         .closed = client_closed,

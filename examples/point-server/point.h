@@ -8,10 +8,12 @@
  * values.c    commands that look at pages: GET, MGET, EXISTS, ...
  * admin.c     commands about connection and server: PING, CLIENT, CONFIG, ...
  * info.c      INFO
+ * store.c     --kv: the same and more of an ordered store (examples/kv) instead of a file's pages
  */
 #ifndef POINT_POINT_H
 #define POINT_POINT_H
 
+#include "kv/kv.h"
 #include "point-server/request.h"
 #include "serve/server.h"
 
@@ -23,6 +25,10 @@ struct point {
     unsigned value_bytes; /* of a page that lies wholly in the file */
     char head[16];        /* of such a value: "$4096\r\n" */
     unsigned head_bytes;
+    const char *kv_dir; /* serve this store; NULL: pages of a file */
+    enum kv_sync sync;
+    kv *store;
+    struct cursors *cursors; /* of SCAN */
 };
 
 struct client {
@@ -73,9 +79,20 @@ enum ran point_exists(struct client *, const struct request *);
 enum ran point_strlen(struct client *, const struct request *);
 enum ran point_getrange(struct client *, const struct request *);
 enum ran point_dbsize(struct client *, const struct request *);
+/* GETRANGE's positions within so many bytes, made first and last; false: there is nothing between them. */
+bool point_range(int64_t length, int64_t *start, int64_t *end);
 /* Pages that there are, which is keys. */
 uint64_t point_pages(struct serve_server *);
 bool point_failed(struct serve_conn *, uint64_t page, int code, char *instead, size_t size);
+
+/* ---- store.c ---- */
+/* Commands that --kv has otherwise, or has at all; NULL: none of them. */
+const struct command *point_store_command(const char *name, uint32_t length);
+int point_store_open(struct serve_server *);    /* 0, or -1 after a line on stderr */
+void point_store_settle(struct serve_worker *); /* writes are as durable as --sync says */
+void point_store_close(struct serve_server *);
+void point_store_info(struct serve_server *, struct text *);
+uint64_t point_store_keys(struct serve_server *);
 
 /* ---- admin.c ---- */
 enum ran point_ping(struct client *, const struct request *);

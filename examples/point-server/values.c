@@ -55,7 +55,8 @@ static uint32_t value_length(struct client *client, const char *key, uint32_t le
 static void reply_value(struct client *client, uint64_t page, uint32_t skip, uint32_t length)
 {
     const struct point *point = point_of(client);
-    struct reply_page reply = {.page = page, .skip = skip, .bytes = length, .line_end = true};
+    struct reply_page reply = {
+        .file = client->conn.worker->server->file, .page = page, .skip = skip, .bytes = length, .line_end = true};
     char head[16];
 
     if (length == point->value_bytes) {
@@ -129,10 +130,20 @@ static int64_t from_end(int64_t position, int64_t length)
     return position < -length ? 0 : position + length;
 }
 
+bool point_range(int64_t length, int64_t *start, int64_t *end)
+{
+    bool crossed = *start < 0 && *end < 0 && *start > *end;
+
+    *start = from_end(*start, length);
+    *end = from_end(*end, length);
+    if (*end >= length)
+        *end = length - 1;
+    return !crossed && *start <= *end;
+}
+
 enum ran point_getrange(struct client *client, const struct request *request)
 {
     int64_t start, end, length;
-    bool crossed;
     uint64_t page;
 
     if (!point_integer(request_arg(request, 2), request_length(request, 2), &start) ||
@@ -141,15 +152,10 @@ enum ran point_getrange(struct client *client, const struct request *request)
         return RAN;
     }
     length = value_length(client, request_arg(request, 1), request_length(request, 1), &page);
-    crossed = start < 0 && end < 0 && start > end;
-    start = from_end(start, length);
-    end = from_end(end, length);
-    if (end >= length)
-        end = length - 1;
-    if (crossed || start > end)
-        replies_text(&client->conn, empty, sizeof(empty) - 1);
-    else
+    if (point_range(length, &start, &end))
         reply_value(client, page, (uint32_t)start, (uint32_t)(end - start + 1));
+    else
+        replies_text(&client->conn, empty, sizeof(empty) - 1);
     return RAN;
 }
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * scan-server: ranges of a file over HTTP/1.1 (see scan.h).
- *
- * A response's body is queued extent by extent, a window of them at once, so that the device works ahead of
- * the client; what is sent is sent from the pool's own memory.
+ * scan-server: files over HTTP/1.1, and what is in them (see scan.h): options, and the life of a connection.
  */
 #include "scan-server/scan.h"
 
@@ -16,8 +13,9 @@
 #define STEPS_MAX    64u          /* requests or extents of one client, before others get their turn */
 #define EXTENT_BYTES (256u << 10) /* of a miss */
 #define WINDOW       8u
+#define SCANNING     2u
 
-static struct scan scan = {.window = WINDOW, .stat_fd = -1}; /* written before there are threads */
+static struct scan scan = {.window = WINDOW, .scanning = SCANNING}; /* written before there are threads */
 
 static int set_window(struct serve_options *options, void *own, const char *text, char *why, size_t size)
 {
@@ -33,8 +31,23 @@ static int set_window(struct serve_options *options, void *own, const char *text
     return 0;
 }
 
+static int set_scans(struct serve_options *options, void *own, const char *text, char *why, size_t size)
+{
+    struct scan *into = own;
+    uint64_t scans;
+
+    (void)options;
+    if (serve_parse_number(text, 1, JOBS_THREADS_MAX, &scans)) {
+        snprintf(why, size, "a number from 1 to %u", JOBS_THREADS_MAX);
+        return -1;
+    }
+    into->scanning = (unsigned)scans;
+    return 0;
+}
+
 static const struct serve_option options[] = {
     {"window", "N", "extents of a response read ahead of what is sent (default: 8)", set_window},
+    {"scans", "N", "requests for /scan worked on at once, each by a thread (default: 2)", set_scans},
 };
 
 static int server_ready(struct serve_server *server)
@@ -42,12 +55,27 @@ static int server_ready(struct serve_server *server)
     struct scan *mine = server->app->options.own;
 
     http_prepare();
-    mine->stat_fd = open(server->options.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (mine->stat_fd < 0 || !fstat(mine->stat_fd, &mine->at_start))
-        return 0;
-    close(mine->stat_fd); /* no validators then */
-    mine->stat_fd = -1;
-    return 0;
+    for (unsigned i = 0; i < server->file_count; i++) {
+        struct scan_file *file = &mine->file[i];
+
+        file->fd = open(server->files[i].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (file->fd >= 0 && fstat(file->fd, &file->at_start)) {
+            close(file->fd); /* no validators then */
+            file->fd = -1;
+        }
+    }
+    return jobs_open(server, mine->scanning, &mine->jobs);
+}
+
+static void server_stopped(struct serve_server *server)
+{
+    struct scan *mine = server->app->options.own;
+
+    jobs_close(mine->jobs);
+    for (unsigned i = 0; i < SERVE_FILES_MAX; i++) {
+        if (mine->file[i].fd > 0) /* 0 where it never came to opening it */
+            close(mine->file[i].fd);
+    }
 }
 
 static void client_opened(struct serve_conn *conn)
@@ -90,22 +118,6 @@ static bool read_more(struct client *client)
     return true;
 }
 
-/* Queue the next piece of the body, up to where an extent ends. */
-static void queue_extent(struct client *client)
-{
-    uint64_t extent_bytes = client->conn.worker->server->extent_bytes;
-    uint64_t end = (client->body_at / extent_bytes + 1) * extent_bytes;
-    struct reply_page piece = {.page = client->body_at / BP_PAGE_SIZE, .skip = client->body_at % BP_PAGE_SIZE};
-
-    if (end > client->body_end)
-        end = client->body_end;
-    piece.bytes = (uint32_t)(end - client->body_at);
-    client->body_at = end;
-    replies_page(&client->conn, &piece);
-    if (client->last && client->body_at == client->body_end)
-        serve_end_after_flush(&client->conn);
-}
-
 static enum serve_step client_step(struct serve_conn *conn)
 {
     struct client *client = (struct client *)conn;
@@ -116,8 +128,12 @@ static enum serve_step client_step(struct serve_conn *conn)
             return STEP_IDLE;
         if (!replies_room(&conn->out) || conn->out.pages >= scan_of(client)->window)
             return STEP_FULL;
-        if (client->body_at < client->body_end) {
-            queue_extent(client);
+        if (client->job)
+            return aggregate_step(client);
+        if (client->map)
+            return map_step(client);
+        if (data_follows(client)) {
+            data_step(client);
             steps++;
             continue;
         }
@@ -156,28 +172,39 @@ static void client_idle(struct serve_conn *conn)
 {
     struct client *client = (struct client *)conn;
 
-    if (client->request && (!client->request->begun || client->request->done) &&
+    if (client->request && !client->job && !client->map && (!client->request->begun || client->request->done) &&
         client->request->input_at == client->request->input_end)
         forget_request(client);
 }
 
 static void client_closed(struct serve_conn *conn)
 {
-    forget_request((struct client *)conn);
+    struct client *client = (struct client *)conn;
+
+    if (client->job)
+        job_drop(client->job);
+    map_forget(client);
+    data_forget(client);
+    forget_request(client);
 }
 
 int main(int argc, char **argv)
 {
     static const struct serve_app app = {
         .name = "scan-server",
-        .summary = "Serves FILE over HTTP/1.1, read through a pool of SIZE bytes: GET /data, with Range; GET /stats.",
+        .summary =
+            "Serves FILE over HTTP/1.1, read through a pool of SIZE bytes: GET /data, with Range; /scan, which\n"
+            "counts, sums, checks or searches; /stats, /metrics, /map; and / shows it all. With several --data:\n"
+            "/data/NAME or /data/N, from 0 on.",
         .listen_port = "8080",
         .options = {options, sizeof(options) / sizeof(options[0]), &scan},
+        .files_max = SERVE_FILES_MAX,
         .extent_bytes_max = EXTENT_BYTES,
         .conn_bytes = sizeof(struct client),
         .full_text = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         .whole_pages = false,
         .ready = server_ready,
+        .stopped = server_stopped,
         .opened = client_opened,
         .step = client_step,
         .failed = client_failed,

@@ -26,30 +26,70 @@ static const char *number(const char *at, uint64_t *value, bool *any)
     return at;
 }
 
-enum range range_parse(const char *value, uint64_t bytes, uint64_t *first, uint64_t *last)
+/* Room for one more in the set: take out what it overlaps with or touches, which makes it larger. */
+static void add(struct range_set *set, uint64_t first, uint64_t last)
+{
+    unsigned place = set->count;
+
+    for (unsigned i = 0; i < set->count;) {
+        if (first > set->part[i].last + 1 || set->part[i].first > last + 1) {
+            i++;
+            continue;
+        }
+        first = first < set->part[i].first ? first : set->part[i].first;
+        last = last > set->part[i].last ? last : set->part[i].last;
+        place = i < place ? i : place;
+        set->count--;
+        memmove(&set->part[i], &set->part[i + 1], (set->count - i) * sizeof(set->part[0]));
+    }
+    place = place < set->count ? place : set->count;
+    memmove(&set->part[place + 1], &set->part[place], (set->count - place) * sizeof(set->part[0]));
+    set->part[place].first = first;
+    set->part[place].last = last;
+    set->count++;
+}
+
+/* One of the list, added if the file has any of it. NULL: that is no range. */
+static const char *spec(const char *at, uint64_t bytes, struct range_set *set)
 {
     uint64_t from, to;
     bool has_from, has_to;
+
+    at = number(at, &from, &has_from);
+    if (*at != '-')
+        return NULL;
+    at = skip_space(number(at + 1, &to, &has_to));
+    if ((*at && *at != ',') || (!has_from && !has_to) || (has_from && has_to && from > to))
+        return NULL;
+    if (!has_from && to && bytes) /* the last `to` bytes */
+        add(set, to < bytes ? bytes - to : 0, bytes - 1);
+    else if (has_from && from < bytes)
+        add(set, from, has_to && to < bytes ? to : bytes - 1);
+    return at;
+}
+
+enum range range_parse(const char *value, uint64_t bytes, struct range_set *set)
+{
+    unsigned specs = 0, empty = 0;
     const char *at;
 
+    set->count = 0;
     if (!value || strncasecmp(value, "bytes=", 6))
         return RANGE_ALL;
-    at = number(skip_space(value + 6), &from, &has_from);
-    if (*at != '-')
-        return RANGE_ALL;
-    at = skip_space(number(at + 1, &to, &has_to));
-    if (*at || (!has_from && !has_to) || (has_from && has_to && from > to))
-        return RANGE_ALL;
-    if (!has_from) { /* the last `to` bytes */
-        if (!to || !bytes)
-            return RANGE_NONE;
-        *first = to < bytes ? bytes - to : 0;
-        *last = bytes - 1;
-        return RANGE_PART;
+    for (at = skip_space(value + 6); *at;) {
+        if (*at == ',') { /* a list may have empty places, some */
+            if (++empty > RANGES_MAX * 2)
+                return RANGE_ALL;
+            at = skip_space(at + 1);
+            continue;
+        }
+        if (++specs > RANGES_MAX)
+            return RANGE_ALL;
+        at = spec(at, bytes, set);
+        if (!at)
+            return RANGE_ALL;
     }
-    if (from >= bytes)
-        return RANGE_NONE;
-    *first = from;
-    *last = has_to && to < bytes ? to : bytes - 1;
-    return RANGE_PART;
+    if (!specs)
+        return RANGE_ALL;
+    return set->count ? RANGE_PART : RANGE_NONE;
 }

@@ -50,7 +50,9 @@ static int on_field(http_parser *parser, const char *at, size_t length)
 
 static enum http_field field_of(const struct http_request *request)
 {
-    static const char *const names[FIELD_COUNT] = {"", "range", "if-range", "if-none-match"};
+#define HTTP_FIELD_NAME(name, text) text,
+    static const char *const names[FIELD_COUNT] = {"", HTTP_FIELDS(HTTP_FIELD_NAME)};
+#undef HTTP_FIELD_NAME
 
     for (unsigned i = 1; i < FIELD_COUNT; i++) {
         if (request->name_bytes == strlen(names[i]) && !strncasecmp(request->name, names[i], request->name_bytes))
@@ -62,15 +64,25 @@ static enum http_field field_of(const struct http_request *request)
 static int on_value(http_parser *parser, const char *at, size_t length)
 {
     struct http_request *request = request_of(parser);
+    enum http_field field = request->in_value ? request->field : field_of(request);
 
     if (!request->in_value) {
-        request->field = field_of(request);
-        request->value[request->field].times++;
+        request->field = field;
+        request->value[field].times++;
+        request->values_bytes += request->values_bytes != 0; /* behind the NUL of the one before */
+        request->value[field].at = request->values_bytes;
     }
     request->in_value = true;
-    if (request->field != FIELD_OTHER)
-        append(request->value[request->field].text, HTTP_VALUE_BYTES, &request->value[request->field].bytes, at,
-               length);
+    if (field == FIELD_OTHER || request->value[field].too_long)
+        return 0;
+    if (request->values_bytes >= HTTP_VALUE_BYTES || length >= HTTP_VALUE_BYTES - request->values_bytes) {
+        request->value[field].too_long = true;
+        request->values_bytes = request->value[field].at; /* the others may still fit */
+        return 0;
+    }
+    memcpy(request->values + request->values_bytes, at, length);
+    request->values_bytes += (uint32_t)length;
+    request->values[request->values_bytes] = '\0';
     return 0;
 }
 
@@ -79,6 +91,7 @@ static int on_headers(http_parser *parser)
     struct http_request *request = request_of(parser);
 
     request->keep_alive = http_should_keep_alive(parser);
+    request->chunks = parser->http_major > 1 || (parser->http_major == 1 && parser->http_minor >= 1);
     /* All ones where no length was given. */
     return (parser->flags & F_CONTENTLENGTH) && parser->content_length > HTTP_BODY_BYTES ? -1 : 0;
 }
@@ -121,10 +134,8 @@ void http_begin(struct http_request *request)
     request->url_bytes = 0;
     request->name_bytes = 0;
     request->in_value = false;
-    for (unsigned i = 0; i < FIELD_COUNT; i++) {
-        request->value[i].bytes = 0;
-        request->value[i].times = 0;
-    }
+    memset(request->value, 0, sizeof(request->value));
+    request->values_bytes = 0;
     request->body_bytes = 0;
     request->begun = false;
     request->done = false;
@@ -165,7 +176,7 @@ enum http_parsed http_next(struct http_request *request, unsigned *status)
 
 const char *http_value(const struct http_request *request, enum http_field field)
 {
-    if (request->value[field].times != 1 || request->value[field].bytes >= HTTP_VALUE_BYTES)
+    if (request->value[field].times != 1 || request->value[field].too_long)
         return NULL;
-    return request->value[field].text;
+    return request->values + request->value[field].at;
 }

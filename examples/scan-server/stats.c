@@ -1,46 +1,97 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The JSON of /stats (see scan.h): the file, the pool's statistics, what the machine gave, the server's counters.
+ * The statistics, as JSON (/stats, and /slabs for where the memory is) and in Prometheus' text format (/metrics): the files, the pool's, what the machine
+ * gave, the server's own. Both are written from the same tables, the pool's from the library's (bp_stats_item).
  */
+#include "scan-server/json.h"
 #include "scan-server/scan.h"
 
-#define CAPS_MAX 16
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-/* A string in quotation marks. Bytes outside of ASCII are passed through: paths and texts are UTF-8 or unusual. */
-static void json_string(struct text *json, const char *string)
+#define CAPS_MAX  16
+#define ITEMS_MAX 32u
+#define SLABS_MAX 1024 /* told of; each takes the library some microseconds */
+
+/* ---- the server's own ---- */
+
+static uint64_t uptime_ms(const struct serve_server *server)
 {
-    text_puts(json, "\"");
-    for (; *string; string++) {
-        unsigned char c = (unsigned char)*string;
+    return (uint64_t)(serve_clock_ms() - server->started_ms);
+}
 
-        if (c == '"' || c == '\\')
-            text_printf(json, "\\%c", c);
-        else if (c < 0x20)
-            text_printf(json, "\\u%04x", c);
-        else
-            text_add(json, string, 1);
+struct item {
+    const char *name;
+    bool counter; /* else a gauge */
+    const char *text;
+    uint64_t value;
+};
+
+static unsigned server_items(struct serve_server *server, struct item item[ITEMS_MAX])
+{
+    const struct scan *scan = server->app->options.own;
+    struct jobs_counts jobs;
+    struct item *at = item;
+
+    jobs_counts(scan->jobs, &jobs);
+#define GAUGE(name, text, value) *at++ = (struct item){name, false, text, value}
+#define COUNTER(name, text, value) \
+    *at++ = (struct item)          \
+    {                              \
+        name, true, text, value    \
     }
-    text_puts(json, "\"");
+    GAUGE("threads", "event loops", server->workers);
+    GAUGE("clients", "connections open", serve_clients(server));
+    GAUGE("clients_max", "connections allowed", server->options.clients_max);
+    COUNTER("accepted", "connections accepted", atomic_load_explicit(&server->accepted, memory_order_relaxed));
+    COUNTER("rejected", "connections turned away: too many",
+            atomic_load_explicit(&server->rejected, memory_order_relaxed));
+    COUNTER("requests", "requests answered", serve_sum(server, SERVE_COMMANDS));
+    GAUGE("requests_in_last_second", "requests answered in the last second", serve_rate(server));
+    COUNTER("errors", "requests answered with an error, or not to the end", serve_sum(server, SERVE_ERRORS));
+    COUNTER("bytes_in", "bytes received", serve_sum(server, SERVE_BYTES_IN));
+    COUNTER("bytes_out", "bytes sent", serve_sum(server, SERVE_BYTES_OUT));
+    COUNTER("ended_by_timeout", "connections ended: the client did not go on", serve_sum(server, SERVE_ENDED_TIMEOUT));
+    COUNTER("ended_by_client_memory", "connections ended: the memory for clients was used up",
+            serve_sum(server, SERVE_ENDED_MEMORY));
+    GAUGE("client_memory", "bytes of memory for clients in use",
+          atomic_load_explicit(&server->budget.used, memory_order_relaxed));
+    GAUGE("client_memory_limit", "bytes of memory for clients allowed", server->budget.limit);
+    GAUGE("scans_running", "scans under way", jobs.running);
+    GAUGE("scans_waiting", "scans that wait for their turn", jobs.waiting);
+    COUNTER("scans_finished", "scans that came to their result", jobs.finished);
+    COUNTER("scans_failed", "scans that ended with an error", jobs.failed);
+    COUNTER("scans_cancelled", "scans whose client left", jobs.cancelled);
+    COUNTER("scanned_bytes", "bytes that scans have gone through", jobs.bytes);
+#undef GAUGE
+#undef COUNTER
+    return (unsigned)(at - item);
 }
 
-static void json_number(struct text *json, const char *before, const char *name, uint64_t value)
+/* ---- JSON ---- */
+
+static void files_json(struct serve_server *server, struct text *json)
 {
-    text_printf(json, "%s\n    \"%s\": %llu", before, name, (unsigned long long)value);
+    text_puts(json, "  \"files\": [");
+    for (unsigned i = 0; i < server->file_count; i++) {
+        const struct serve_file *file = &server->files[i];
+        uint64_t bytes = 0;
+
+        if (bp_file_size(file->file, &bytes))
+            bytes = 0;
+        text_puts(json, i ? ",\n    {\"name\": " : "\n    {\"name\": ");
+        json_string(json, file->name);
+        text_puts(json, ", \"path\": ");
+        json_string(json, file->path);
+        text_printf(json, ", \"bytes\": %llu, \"resident\": %llu, \"direct\": %s, \"extent_bytes\": %u}",
+                    (unsigned long long)bytes, (unsigned long long)bp_file_resident(file->file),
+                    bp_file_direct(file->file) ? "true" : "false", server->extent_bytes);
+    }
+    text_puts(json, "\n  ]");
 }
 
-static void file_stats(struct serve_server *server, struct text *json)
-{
-    uint64_t bytes = 0;
-
-    if (bp_file_size(server->file, &bytes))
-        bytes = 0;
-    text_puts(json, "  \"file\": {\n    \"path\": ");
-    json_string(json, server->options.data);
-    text_printf(json, ",\n    \"bytes\": %llu,\n    \"direct\": %s,\n    \"extent_bytes\": %u\n  }",
-                (unsigned long long)bytes, bp_file_direct(server->file) ? "true" : "false", server->extent_bytes);
-}
-
-static void pool_stats(struct serve_server *server, struct text *json)
+static void pool_json(struct serve_server *server, struct text *json)
 {
     struct bp_stats stats = {.size = sizeof(stats)};
     const char *name, *unit, *meaning;
@@ -55,7 +106,7 @@ static void pool_stats(struct serve_server *server, struct text *json)
     text_puts(json, "\n  }");
 }
 
-static void caps_stats(struct serve_server *server, struct text *json)
+static void caps_json(struct serve_server *server, struct text *json)
 {
     struct bp_cap cap[CAPS_MAX];
     int count = bp_pool_caps(server->pool, cap, CAPS_MAX);
@@ -78,36 +129,145 @@ static void caps_stats(struct serve_server *server, struct text *json)
     text_puts(json, "\n  ]");
 }
 
-static void server_stats(struct serve_server *server, struct text *json)
+void stats_json(struct serve_server *server, struct text *json)
 {
-    text_puts(json, "  \"server\": {");
-    json_number(json, "", "uptime_ms", (uint64_t)(serve_clock_ms() - server->started_ms));
-    json_number(json, ",", "threads", server->workers);
-    json_number(json, ",", "clients", serve_clients(server));
-    json_number(json, ",", "clients_max", server->options.clients_max);
-    json_number(json, ",", "accepted", atomic_load_explicit(&server->accepted, memory_order_relaxed));
-    json_number(json, ",", "rejected", atomic_load_explicit(&server->rejected, memory_order_relaxed));
-    json_number(json, ",", "requests", serve_sum(server, SERVE_COMMANDS));
-    json_number(json, ",", "requests_in_last_second", serve_rate(server));
-    json_number(json, ",", "errors", serve_sum(server, SERVE_ERRORS));
-    json_number(json, ",", "bytes_in", serve_sum(server, SERVE_BYTES_IN));
-    json_number(json, ",", "bytes_out", serve_sum(server, SERVE_BYTES_OUT));
-    json_number(json, ",", "ended_by_timeout", serve_sum(server, SERVE_ENDED_TIMEOUT));
-    json_number(json, ",", "ended_by_client_memory", serve_sum(server, SERVE_ENDED_MEMORY));
-    json_number(json, ",", "client_memory", atomic_load_explicit(&server->budget.used, memory_order_relaxed));
-    json_number(json, ",", "client_memory_limit", server->budget.limit);
-    text_puts(json, "\n  }");
+    struct item item[ITEMS_MAX];
+    unsigned count = server_items(server, item);
+
+    text_puts(json, "{\n");
+    files_json(server, json);
+    text_puts(json, ",\n");
+    pool_json(server, json);
+    text_puts(json, ",\n");
+    caps_json(server, json);
+    text_puts(json, ",\n  \"server\": {");
+    json_number(json, "", "uptime_ms", uptime_ms(server));
+    for (unsigned i = 0; i < count; i++)
+        json_number(json, ",", item[i].name, item[i].value);
+    text_puts(json, "\n  }\n}\n");
 }
 
-void scan_stats(struct serve_server *server, struct text *json)
+void stats_slabs(struct serve_server *server, struct text *json)
 {
-    text_puts(json, "{\n");
-    file_stats(server, json);
-    text_puts(json, ",\n");
-    pool_stats(server, json);
-    text_puts(json, ",\n");
-    caps_stats(server, json);
-    text_puts(json, ",\n");
-    server_stats(server, json);
-    text_puts(json, "\n}\n");
+    const size_t bytes = SLABS_MAX * sizeof(struct bp_slab);
+    struct bp_slab *slab = serve_budget_take(json->budget, bytes) ? malloc(bytes) : NULL;
+    int count = slab ? bp_pool_slabs(server->pool, slab, SLABS_MAX) : 0;
+
+    json->failed |= !slab || count < 0;
+    text_printf(json, "{\"count\": %d, \"slabs\": [", count);
+    for (int i = 0; i < count && i < SLABS_MAX; i++) {
+        text_printf(json,
+                    "%s\n{\"state\": \"%s\", \"backing\": \"%s\", \"node\": %d, \"rings\": %u, \"bytes\": %llu, "
+                    "\"populated\": %llu, \"free\": %llu}",
+                    i ? "," : "", slab[i].state, slab[i].backing, slab[i].node, slab[i].rings,
+                    (unsigned long long)slab[i].bytes, (unsigned long long)slab[i].populated,
+                    (unsigned long long)slab[i].free);
+    }
+    text_puts(json, "]}\n");
+    if (slab)
+        serve_budget_give(json->budget, bytes);
+    free(slab);
+}
+
+/* ---- Prometheus ---- */
+
+/*
+ * Lines that say what a metric is: one that counts ends in _total, and no other, one in bytes says so. Leaves its name
+ * in `full`.
+ */
+static void metric_begin(struct text *out, const char *prefix, const char *name, const char *unit, bool counter,
+                         const char *help, char full[128])
+{
+    static const char total[] = "_total";
+    bool has_unit = !unit || strstr(name, unit) || (strcmp(unit, "bytes") != 0 && strcmp(unit, "ppm") != 0);
+    size_t bytes = strlen(name), ending = sizeof(total) - 1;
+
+    if (bytes > ending && !strcmp(name + bytes - ending, total))
+        bytes -= ending;
+    snprintf(full, 128, "%s_%.*s%s%s%s", prefix, (int)bytes, name, has_unit ? "" : "_", has_unit ? "" : unit,
+             counter ? total : "");
+    text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", full, help, full, counter ? "counter" : "gauge");
+}
+
+static void metric(struct text *out, const char *prefix, const char *name, const char *unit, bool counter,
+                   const char *help, uint64_t value)
+{
+    char full[128];
+
+    metric_begin(out, prefix, name, unit, counter, help, full);
+    text_printf(out, "%s %llu\n", full, (unsigned long long)value);
+}
+
+/* A label's value, in quotation marks. */
+static void label(struct text *out, const char *value)
+{
+    text_puts(out, "\"");
+    for (; *value; value++) {
+        if (*value == '"' || *value == '\\')
+            text_printf(out, "\\%c", *value);
+        else if (*value == '\n')
+            text_puts(out, "\\n");
+        else
+            text_add(out, value, 1);
+    }
+    text_puts(out, "\"");
+}
+
+static void files_metrics(struct serve_server *server, struct text *out)
+{
+    char full[128];
+
+    for (unsigned resident = 0; resident < 2; resident++) {
+        metric_begin(out, "bufpool", resident ? "file_resident" : "file_size", "bytes", false,
+                     resident ? "bytes of the file in memory" : "size of the file", full);
+        for (unsigned i = 0; i < server->file_count; i++) {
+            uint64_t bytes = 0;
+
+            if (bp_file_size(server->files[i].file, &bytes))
+                continue;
+            if (resident)
+                bytes = bp_file_resident(server->files[i].file);
+            text_printf(out, "%s{number=\"%u\",file=", full, i);
+            label(out, server->files[i].name);
+            text_printf(out, "} %llu\n", (unsigned long long)bytes);
+        }
+    }
+}
+
+static void caps_metrics(struct serve_server *server, struct text *out)
+{
+    struct bp_cap cap[CAPS_MAX];
+    int count = bp_pool_caps(server->pool, cap, CAPS_MAX);
+    char full[128];
+
+    metric_begin(out, "bufpool", "facility_info", NULL, false, "what of the machine is used, always 1", full);
+    for (int i = 0; i < count && i < CAPS_MAX; i++) {
+        text_printf(out, "%s{facility=", full);
+        label(out, cap[i].name);
+        text_puts(out, ",asked=");
+        label(out, cap[i].asked);
+        text_puts(out, ",got=");
+        label(out, cap[i].got);
+        text_puts(out, "} 1\n");
+    }
+}
+
+void stats_metrics(struct serve_server *server, struct text *out)
+{
+    struct bp_stats stats = {.size = sizeof(stats)};
+    struct item item[ITEMS_MAX];
+    unsigned count = server_items(server, item);
+    const char *name, *unit, *meaning;
+    enum bp_stat_kind kind;
+    uint64_t value;
+
+    if (!bp_pool_stats(server->pool, &stats)) {
+        for (unsigned i = 0; bp_stats_item(&stats, i, &name, &unit, &kind, &meaning, &value); i++)
+            metric(out, "bufpool", name, unit, kind == BP_STAT_COUNTER, meaning, value);
+    }
+    files_metrics(server, out);
+    caps_metrics(server, out);
+    metric(out, "scan_server", "uptime_seconds", NULL, false, "seconds since the start", uptime_ms(server) / 1000);
+    for (unsigned i = 0; i < count; i++)
+        metric(out, "scan_server", item[i].name, NULL, item[i].counter, item[i].text, item[i].value);
 }

@@ -79,7 +79,11 @@ static int set_data(struct serve_options *o, void *own, const char *text, char *
         snprintf(why, size, "the path of a file");
         return -1;
     }
-    o->data = text;
+    if (o->files == o->files_max) {
+        snprintf(why, size, o->files_max == 1 ? "to be given once" : "to be given %u times at the most", o->files_max);
+        return -1;
+    }
+    o->data[o->files++] = text;
     return 0;
 }
 
@@ -190,7 +194,7 @@ static int set_io(struct serve_options *o, void *own, const char *text, char *wh
 }
 
 static const struct serve_option common[] = {
-    {"data", "FILE", "the file to serve: a regular file or a block device (required)", set_data},
+    {"data", "FILE", "a file to serve: a regular file or a block device (required)", set_data},
     {"memory", "SIZE", "memory of the pool, such as 256M or 4G (required)", set_memory},
     {"listen", "HOST:PORT", "where to listen; port 0 takes a free one", set_listen},
     {"threads", "N", "event loops (default: one per CPU)", set_threads},
@@ -239,7 +243,7 @@ static enum serve_parsed set_option(const char *name, const struct serve_option 
 
 static enum serve_parsed check_required(const char *name, const struct serve_options *into)
 {
-    const char *missing = !into->data ? "--data FILE" : !into->memory ? "--memory SIZE" : NULL;
+    const char *missing = !into->files && !into->no_files ? "--data FILE" : !into->memory ? "--memory SIZE" : NULL;
 
     if (!missing)
         return SERVE_RUN;

@@ -9,14 +9,19 @@
 #define SERVE_OPTIONS_H
 
 #include <bufpool/bufpool.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define SERVE_THREADS_MAX 256u
 #define SERVE_HOST_BYTES  256u
+#define SERVE_FILES_MAX   64u
 
 struct serve_options {
-    const char *data;            /* path of the file served */
+    const char *data[SERVE_FILES_MAX]; /* paths of the files served */
+    unsigned files;
+    unsigned files_max;          /* that the server can serve; set before */
+    bool no_files;               /* the server has its data elsewhere: no pool is opened for it, and no file */
     uint64_t memory;             /* bytes of the pool */
     uint64_t client_memory;      /* bytes that all clients' buffers may take */
     char host[SERVE_HOST_BYTES]; /* empty: every address */

@@ -32,7 +32,8 @@ struct part {
     uint32_t body_at;     /* of the body: where `at` points to */
     uint32_t ready_bytes; /* of the body: to be had at `at` */
     uint32_t skip;        /* within `page`, where the body goes on */
-    uint64_t page;        /* wanted next, or held */
+    bp_file *file;
+    uint64_t page; /* wanted next, or held */
     const char *at;
     char *owned;
     struct reply_op *op; /* READING */
@@ -206,7 +207,7 @@ static void part_arrived(struct serve_conn *conn, struct part *part, const struc
     if (bytes > ref->bytes - part->skip)
         bytes = (uint32_t)(ref->bytes - part->skip);
     last = part->skip + (uint64_t)bytes - 1;
-    if (bp_page_file_bytes(conn->worker->file, part->page + last / BP_PAGE_SIZE) <= last % BP_PAGE_SIZE) {
+    if (bp_page_file_bytes(part->file, part->page + last / BP_PAGE_SIZE) <= last % BP_PAGE_SIZE) {
         bp_put(&part->ref);
         serve_pin_given_back(conn->worker);
         part_failed(conn, part, BP_EOF);
@@ -243,7 +244,7 @@ static bool part_ask(struct serve_conn *conn, struct part *part, uint32_t sequen
     }
     op = worker->op; /* as many as pins: there is one */
     assert(op);
-    code = bp_get_start(worker->session, worker->file, part->page, BP_SHARED, BP_MORE, op, &ref);
+    code = bp_get_start(worker->session, part->file, part->page, BP_SHARED, BP_MORE, op, &ref);
     if (code == BP_LIMIT && worker->reading) {
         worker->limited = true;
         wait_for_pin(conn);
@@ -290,6 +291,7 @@ void replies_page(struct serve_conn *conn, const struct reply_page *wanted)
     if (!part)
         return;
     assert(wanted->head_bytes <= REPLIES_HEAD_BYTES && wanted->bytes && wanted->skip < BP_PAGE_SIZE);
+    part->file = wanted->file;
     part->page = wanted->page;
     part->skip = wanted->skip;
     part->body_bytes = wanted->bytes;

@@ -53,8 +53,9 @@ struct replies {
     uint32_t ready;  /* of these, READY: each holds one pin */
 };
 
-/* Bytes of pages to be sent: `bytes` from byte `skip` of page `page` on. */
+/* Bytes of pages to be sent: `bytes` from byte `skip` of page `page` of `file` on. */
 struct reply_page {
+    bp_file *file;
     uint64_t page;
     uint32_t skip;
     uint32_t bytes;

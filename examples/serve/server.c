@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A server of one file through a pool (see serve/server.h).
+ * A server of files through a pool (see serve/server.h).
  */
 #include "serve/server.h"
 
@@ -82,13 +82,35 @@ static void pool_log(void *context, const char *line)
 static void report_caps(struct serve_server *server)
 {
     struct bp_cap cap[CAPS_MAX];
-    int count = bp_pool_caps(server->pool, cap, CAPS_MAX);
+    int count = server->pool ? bp_pool_caps(server->pool, cap, CAPS_MAX) : 0;
 
     for (int i = 0; i < count && i < CAPS_MAX; i++) {
         if (cap[i].reason[0])
             fprintf(stderr, "%s: %s: %s: %s%s%s\n", server->app->name, cap[i].name, cap[i].got, cap[i].reason,
                     cap[i].remedy[0] ? "; " : "", cap[i].remedy);
     }
+}
+
+static int open_file(struct serve_server *server, const char *path, const struct bp_file_options *how)
+{
+    struct serve_file *file = &server->files[server->file_count];
+    const char *slash = strrchr(path, '/');
+    uint64_t bytes = 0;
+    int code = bp_file_open(server->pool, path, how, &file->file);
+
+    if (!code) {
+        server->file_count++;
+        file->path = path;
+        file->name = slash ? slash + 1 : path;
+        code = bp_file_size(file->file, &bytes);
+    }
+    if (!code && bytes)
+        return 0;
+    fprintf(stderr, "%s: cannot serve '%s': %s\n", server->app->name, path,
+            !code                 ? "the file is empty"
+            : how->error->text[0] ? how->error->text
+                                  : bp_strerror(code));
+    return -1;
 }
 
 static int open_data(struct serve_server *server)
@@ -104,8 +126,12 @@ static int open_data(struct serve_server *server)
                                  .log_ctx = (void *)(uintptr_t)app->name,
                                  .error = &error};
     struct bp_file_options fo = {.size = sizeof(fo), .direct = options->direct, .error = &error};
-    uint64_t bytes = 0;
-    int code = bp_pool_open(&po, &server->pool);
+    int code;
+
+    server->extent_bytes = BP_PAGE_SIZE;
+    if (options->no_files)
+        return 0;
+    code = bp_pool_open(&po, &server->pool);
 
     if (code) {
         fprintf(stderr, "%s: cannot open a pool of %llu bytes: %s\n", app->name, (unsigned long long)options->memory,
@@ -117,16 +143,11 @@ static int open_data(struct serve_server *server)
            (uint64_t)fo.extent_bytes * 2 * EXTENTS_MIN * options->threads <= options->memory)
         fo.extent_bytes *= 2;
     server->extent_bytes = fo.extent_bytes;
-    code = bp_file_open(server->pool, options->data, &fo, &server->file);
-    if (!code)
-        code = bp_file_size(server->file, &bytes);
-    if (code || !bytes) {
-        fprintf(stderr, "%s: cannot serve '%s': %s\n", app->name, options->data,
-                !code           ? "the file is empty"
-                : error.text[0] ? error.text
-                                : bp_strerror(code));
-        return -1;
+    for (unsigned i = 0; i < options->files; i++) {
+        if (open_file(server, options->data[i], &fo))
+            return -1;
     }
+    server->file = server->files[0].file;
     return 0;
 }
 
@@ -266,8 +287,8 @@ static int close_data(struct serve_server *server)
     for (unsigned i = 0; i < server->workers; i++)
         serve_worker_close(&server->worker[i]);
     free(server->worker);
-    if (server->file)
-        code = bp_file_close(server->file, &error);
+    for (unsigned i = 0; i < server->file_count && !code; i++)
+        code = bp_file_close(server->files[i].file, &error);
     if (!code && server->pool)
         code = bp_pool_close(server->pool, &error);
     if (code)
@@ -318,6 +339,8 @@ static int serve(struct serve_server *server)
     if (atomic_load_explicit(&server->broken, memory_order_relaxed))
         status = 1;
 out:
+    if (server->app->stopped)
+        server->app->stopped(server);
     if (close_data(server))
         status = 1;
     close(signal_fd);
@@ -332,6 +355,7 @@ int serve_main(const struct serve_app *app, int argc, char **argv)
     snprintf(options->host, sizeof(options->host), "127.0.0.1");
     snprintf(options->port, sizeof(options->port), "%s", app->listen_port);
     options->threads = cpu_count();
+    options->files_max = app->files_max;
     options->clients_max = 10000;
     options->timeout_s = 60;
     options->client_memory = 256u << 20;

@@ -21,9 +21,10 @@
 
 #define EVENTS_MAX       128
 #define POLL_EVENTS      64u
-#define POLL_ROUNDS      16u /* of POLL_EVENTS answers each, before sockets get their turn */
-#define RUN_ROUNDS       4u  /* run and poll, before sockets get their turn */
-#define LINGER_STEPS     4u  /* SERVE_SCRATCH_BYTES each, before others get their turn */
+#define POLL_ROUNDS      16u  /* of POLL_EVENTS answers each, before sockets get their turn */
+#define RUN_ROUNDS       4u   /* run and poll, before sockets get their turn */
+#define LINGER_STEPS     4u   /* SERVE_SCRATCH_BYTES each, before others get their turn */
+#define SETTLE_CLIENTS   256u /* whose replies wait for one settle() */
 #define TICK_MS          1000
 #define TICK_STOPPING_MS 50
 #define IDLE_MS          2000    /* without bytes: memory is given back */
@@ -141,6 +142,44 @@ static void take_newcomers(struct serve_worker *worker)
     }
 }
 
+void serve_note_post(struct serve_worker *worker, struct serve_note *note)
+{
+    bool posted = false;
+
+    pthread_mutex_lock(&worker->lock);
+    if (!note->queued && !note->dropped) {
+        note->queued = true;
+        TAILQ_INSERT_TAIL(&worker->notes, note, link);
+        posted = true;
+    }
+    pthread_mutex_unlock(&worker->lock);
+    if (posted)
+        serve_worker_wake(worker);
+}
+
+void serve_note_drop(struct serve_worker *worker, struct serve_note *note)
+{
+    pthread_mutex_lock(&worker->lock);
+    if (note->queued)
+        TAILQ_REMOVE(&worker->notes, note, link);
+    note->queued = false;
+    note->dropped = true;
+    pthread_mutex_unlock(&worker->lock);
+}
+
+static void take_notes(struct serve_worker *worker)
+{
+    struct serve_note *note;
+
+    pthread_mutex_lock(&worker->lock);
+    while ((note = TAILQ_FIRST(&worker->notes))) {
+        TAILQ_REMOVE(&worker->notes, note, link);
+        note->queued = false;
+        serve_run_later(note->conn);
+    }
+    pthread_mutex_unlock(&worker->lock);
+}
+
 size_t serve_receive(struct serve_conn *conn, size_t most)
 {
     struct serve_worker *worker = conn->worker;
@@ -250,6 +289,28 @@ static void answer(struct serve_conn *conn, enum serve_step found)
         serve_run_later(conn);
 }
 
+/*
+ * Some of them, all first halves before the second ones, so that what settle() waits for is waited for once. How many of
+ * count are left. The dead are only buried between turns.
+ */
+static unsigned run_some(struct serve_worker *worker, unsigned count)
+{
+    struct serve_conn *conn[SETTLE_CLIENTS];
+    enum serve_step found[SETTLE_CLIENTS];
+    unsigned some = 0;
+
+    while (some < count && some < SETTLE_CLIENTS && (conn[some] = TAILQ_FIRST(&worker->run))) {
+        TAILQ_REMOVE(&worker->run, conn[some], run_link);
+        conn[some]->queued = false;
+        found[some] = look(conn[some]);
+        some++;
+    }
+    worker->server->app->settle(worker);
+    for (unsigned i = 0; i < some; i++)
+        answer(conn[i], found[i]);
+    return some ? count - some : 0;
+}
+
 /* Everybody who is on the list now; who is put on it meanwhile has to wait for the next round. */
 static void run_all(struct serve_worker *worker)
 {
@@ -258,6 +319,8 @@ static void run_all(struct serve_worker *worker)
 
     TAILQ_FOREACH(conn, &worker->run, run_link)
     count++;
+    while (worker->server->settles && count)
+        count = run_some(worker, count);
     while (count-- && (conn = TAILQ_FIRST(&worker->run))) {
         enum serve_step found;
 
@@ -432,6 +495,7 @@ static int wait_for_events(struct serve_worker *worker)
             if (read(worker->wake_fd, &wakes, sizeof(wakes)) < 0 && errno != EAGAIN)
                 return -errno;
             take_newcomers(worker);
+            take_notes(worker);
         } else if (event[i].data.ptr == &worker->session) {
             worker->signalled = true;
         } else {
@@ -516,8 +580,8 @@ int serve_worker_open(struct serve_worker *worker, const char *label, unsigned p
     TAILQ_INIT(&worker->dead);
     TAILQ_INIT(&worker->all);
     TAILQ_INIT(&worker->newcomers);
+    TAILQ_INIT(&worker->notes);
     pthread_mutex_init(&worker->lock, NULL);
-    worker->file = worker->server->file;
     worker->pins_max = pins_max;
     worker->wake_fd = -1;
     worker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -527,11 +591,11 @@ int serve_worker_open(struct serve_worker *worker, const char *label, unsigned p
         return -errno;
     worker->scratch = malloc(SERVE_SCRATCH_BYTES);
     code = worker->scratch ? ops_open(worker) : -ENOMEM;
-    if (!code)
+    if (!code && worker->server->pool)
         code = bp_session_open(worker->server->pool, &options, &worker->session);
     if (!code)
         code = watch(worker, worker->wake_fd, &worker->wake_fd);
-    if (!code) {
+    if (!code && worker->session) {
         int fd = bp_session_fd(worker->session);
 
         code = fd < 0 ? fd : watch(worker, fd, &worker->session);

@@ -44,6 +44,7 @@ enum serve_count {
 enum serve_step {
     STEP_IDLE, /* nothing to do until more bytes come */
     STEP_FULL, /* waits for room in the replies */
+    STEP_WAIT, /* waits for something of the server's own, which runs it again: more bytes are of no interest */
     STEP_MORE  /* could go on at once */
 };
 
@@ -80,16 +81,27 @@ struct serve_conn {
 
 TAILQ_HEAD(serve_conns, serve_conn);
 
+/*
+ * How another thread has a connection run again. Belongs to whoever shares something with that thread; zero but for
+ * conn. After serve_note_drop the connection may go, and posting does nothing.
+ */
+struct serve_note {
+    struct serve_conn *conn;
+    bool queued, dropped; /* under the worker's lock */
+    TAILQ_ENTRY(serve_note) link;
+};
+TAILQ_HEAD(serve_notes, serve_note);
+
 struct serve_worker {
     struct serve_server *server;
     unsigned index;
     pthread_t thread;
     int epoll_fd;
-    int wake_fd; /* eventfd: newcomers, or stop */
-    bp_session *session;
-    bp_file *file;
-    int64_t now_ms; /* monotonic, read once per turn */
-    char *scratch;  /* SERVE_SCRATCH_BYTES to receive into */
+    int wake_fd;         /* eventfd: newcomers, or stop */
+    bp_session *session; /* NULL where there is no pool */
+    void *own;           /* the server's */
+    int64_t now_ms;      /* monotonic, read once per turn */
+    char *scratch;       /* SERVE_SCRATCH_BYTES to receive into */
 
     unsigned pins; /* held or being got */
     unsigned pins_max;
@@ -101,9 +113,10 @@ struct serve_worker {
     struct reply_op *op;  /* unused ones */
 
     struct serve_conns run, waiting, blocked, dead;
-    pthread_mutex_t lock;         /* of the two lists below, and of names that others may read */
+    pthread_mutex_t lock;         /* of the three lists below, and of names that others may read */
     struct serve_conns all;       /* changed by the worker only, under the lock */
     struct serve_conns newcomers; /* from the thread that accepts */
+    struct serve_notes notes;     /* from any thread */
     _Atomic unsigned clients;
     _Atomic uint64_t count[SERVE_COUNT_MAX]; /* written by the worker only */
     _Atomic uint64_t rate;                   /* requests in the last second */
@@ -128,7 +141,13 @@ int serve_worker_adopt(struct serve_worker *, int fd, uint64_t id);
 /* Wake it up, to see that the server is stopping. Thread safe. */
 void serve_worker_wake(struct serve_worker *);
 
+/* Run the note's connection soon. Any thread, while the worker is open. */
+void serve_note_post(struct serve_worker *, struct serve_note *);
+
 /* ---- for the code of a server, in the worker's thread ---- */
+
+/* The connection of a note is going, or no longer interested. */
+void serve_note_drop(struct serve_worker *, struct serve_note *);
 
 /* Receive into worker->scratch. Bytes; 0: none now (conn->readable or conn->eof tell why). */
 size_t serve_receive(struct serve_conn *, size_t most);

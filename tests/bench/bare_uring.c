@@ -15,6 +15,7 @@
 struct bare_uring {
     struct io_uring ring;
     char *buffer;
+    bool writes;
     unsigned free_count;
     unsigned free[BARE_DEPTH_MAX]; /* buffers not under way */
 };
@@ -74,7 +75,12 @@ static inline void prepare(struct bare_uring *u, unsigned buffer, uint64_t page)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring); /* never more are under way than there are entries */
 
-    io_uring_prep_read_fixed(sqe, 0, u->buffer + (size_t)buffer * BP_PAGE_SIZE, BP_PAGE_SIZE, page << BP_PAGE_SHIFT, 0);
+    char *at = u->buffer + (size_t)buffer * BP_PAGE_SIZE;
+
+    if (unlikely(u->writes))
+        io_uring_prep_write_fixed(sqe, 0, at, BP_PAGE_SIZE, page << BP_PAGE_SHIFT, 0);
+    else
+        io_uring_prep_read_fixed(sqe, 0, at, BP_PAGE_SIZE, page << BP_PAGE_SHIFT, 0);
     sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data64(sqe, buffer);
 }
@@ -145,4 +151,14 @@ int bare_read_window(struct bare_uring *u, unsigned depth, uint64_t ops, bare_ne
         done += (unsigned)rc;
     }
     return 0;
+}
+
+int bare_write_window(struct bare_uring *u, unsigned depth, uint64_t ops, bare_next *next, void *ctx, uint64_t *sum)
+{
+    int rc;
+
+    u->writes = true;
+    rc = bare_read_window(u, depth, ops, next, ctx, sum);
+    u->writes = false;
+    return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * liburing and nothing else: what reading pages costs without a pool. Buffers, file and ring are registered, and the
+ * liburing and nothing else: what reading (or writing) pages costs without a pool. Buffers, file and ring are registered, and the
  * ring belongs to one thread, so this is as little as a read can cost.
  */
 #ifndef TESTS_BENCH_BARE_URING_H
@@ -23,5 +23,7 @@ int bare_read(struct bare_uring *, const uint64_t page[], unsigned n, uint64_t *
 typedef uint64_t bare_next(void *ctx);
 /* Read ops pages, depth of them under way at any moment. */
 int bare_read_window(struct bare_uring *, unsigned depth, uint64_t ops, bare_next *, void *ctx, uint64_t *sum);
+/* The same with writes, of whatever the buffers hold; fd was opened for them. */
+int bare_write_window(struct bare_uring *, unsigned depth, uint64_t ops, bare_next *, void *ctx, uint64_t *sum);
 
 #endif

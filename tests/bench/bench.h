@@ -20,7 +20,10 @@
  *   layout.c                                   a model: descriptors of several sizes
  *   lookup.c, insert.c, batch.c                the index alone
  *   evict.c                                    making room: eviction, faults without a device, a scan beside a hot set
+ *   update.c                                   changing pages, and writing them
  *   restart.c                                  coming back after a restart
+ *   resize.c                                   making large blocks, giving memory back
+ *   send.c                                     what is in memory, over TCP
  *   publish.c                                  what a fault does to its frame before anybody sees it
  */
 #ifndef TESTS_BENCH_BENCH_H
@@ -125,6 +128,9 @@ extern const struct bench_case bench_index_insert, bench_index_insert_exists, be
 extern const struct bench_case bench_index_batch_1, bench_index_batch_4, bench_index_batch_16, bench_index_batch_31;
 extern const struct bench_case bench_fault_init;
 extern const struct bench_case bench_restart;
+extern const struct bench_case bench_compact, bench_shrink;
+extern const struct bench_case bench_send;
+extern const struct bench_case bench_update;
 extern const struct bench_case bench_evict, bench_fault, bench_scan_resistance, bench_pinned_99;
 
 /* ---- run.c ---- */

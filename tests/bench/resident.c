@@ -45,7 +45,7 @@ int bench_sparse_open(const struct bench *b, uint64_t bytes, bp_pool *pool, uint
                       int *fd)
 {
     struct bp_error error = {0};
-    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .error = &error};
+    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .error = &error, .readahead = BP_OFF};
     char path[4096];
     int made = bench_file_make(b, path);
     int rc = 0;

@@ -52,11 +52,12 @@ static void close_pool(struct restart *r)
 
 static int open_pool(struct restart *r)
 {
+    struct bp_file_options how = {.size = sizeof(how), .readahead = BP_OFF}; /* extents are pages */
     struct bp_pool_options o = {.size = sizeof(o), .memory = r->memory, .io = r->io};
     int rc = bp_pool_open(&o, &r->pool);
 
     if (!rc)
-        rc = bp_file_open(r->pool, r->path, NULL, &r->file);
+        rc = bp_file_open(r->pool, r->path, &how, &r->file);
     return rc ? rc : bp_session_open(r->pool, NULL, &r->s);
 }
 

@@ -175,7 +175,7 @@ static void apply_result(struct io_request *r)
     if (decide)
         result = decide(ctx, r, result);
     r->result = result;
-    if (result < before)
+    if (result < before && r->op == IO_READ)
         memset((char *)r->to + (result > 0 ? result : 0), FAULT_POISON, r->bytes - (size_t)(result > 0 ? result : 0));
     pthread_mutex_lock(&plan_lock);
     counts.requests++;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An I/O back end that misbehaves as told: put around io_uring or pread, for tests of everything that reads.
+ * An I/O back end that misbehaves as told: put around io_uring or pread, for tests of everything that reads or writes.
  *
  * The plan is one for the whole process and may be changed while channels are open; it is applied to a request when its
  * read has finished in the back end inside. A read that "fails" or comes back short leaves 0xDE in every byte
- * that it did not deliver, so that whoever uses such bytes is found out.
+ * that it did not deliver, so that whoever uses such bytes is found out. A write that "fails" has reached the file all the
+ * same, which is one of the things that may be true of a write that failed; tests/fault/power_io.h has the others.
  *
  *   struct fault_plan plan = fault_plan_none(&bpi_io_uring);
  *   plan.short_chance = FAULT_ALWAYS / 4;

@@ -2,12 +2,14 @@
 /*
  * Random operations against a model: an array that says for each of some thousand keys whether it is there and with what value.
  * Short, long, and alike keys; values from none to several hundred KiB. Between rounds the store is closed and opened, or
- * "crashed": its files are copied while it is open, pages before the log, which is what a crash leaves; the copy is opened,
+ * "crashed": its files are copied while it is open, pages before the log, which is what a crash leaves, and half of the pages
+ * that were written since the last checkpoint are torn at 512 bytes, which is what a power cut may leave; the copy is opened,
  * and everything that was acknowledged must be in it. Every round ends with kv_check.
  *
  *   model_kv [seed]      BP_STRESS_SECONDS: how long, instead of 2 s
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kv/kv.h"
+#include "kv/store.h"
 
 #define KEYS   4000u
 #define ROUND  2000u
@@ -31,7 +33,7 @@ struct model_key {
 static struct model_key *key; /* in order */
 static unsigned char *value;  /* room for one */
 static uint64_t random_state;
-static unsigned failed, passed;
+static unsigned failed, passed, torn_pages;
 static char dir[64], other[80];
 
 static uint32_t draw(uint32_t below)
@@ -287,6 +289,32 @@ static void run(const char *command)
         expect(false, "command", command);
 }
 
+/* Pages that were written since the checkpoint, as a power cut may have left them: some sectors are not there. */
+static void tear_pages(void)
+{
+    struct checkpoint c;
+    struct page page;
+    unsigned torn = 0;
+    int dir_fd = open(other, O_RDONLY | O_DIRECTORY), fd;
+
+    if (dir_fd < 0 || checkpoint_read(dir_fd, &c, NULL)) {
+        expect(false, "checkpoint", "cannot be read");
+        return;
+    }
+    fd = openat(dir_fd, DATA_NAME, O_RDWR);
+    for (off_t at = PAGE_BYTES; pread(fd, &page, PAGE_BYTES, at) == (ssize_t)PAGE_BYTES; at += PAGE_BYTES)
+        if (page.lsn > c.position && draw(2)) {
+            off_t sector = 512 * (off_t)draw(8);
+
+            memset(&page, 0xa5, 512);
+            torn += pwrite(fd, &page, 512, at + sector) == 512;
+        }
+    close(fd);
+    close(dir_fd);
+    checkpoint_free(&c);
+    torn_pages += torn;
+}
+
 /* What a crash leaves: the files as they are now. Pages first: the log must not be older than they are. */
 static void crash(kv_session *me)
 {
@@ -299,6 +327,7 @@ static void crash(kv_session *me)
              "rm -rf %s && mkdir %s && cp %s/data %s/values %s && cp %s/log.* %s/checkpoint %s", other, other, dir, dir,
              other, dir, dir, other);
     run(command);
+    tear_pages();
     store = open_store(other);
     if (kv_session_open(store, &s)) {
         expect(false, "session", "after a crash");
@@ -379,6 +408,7 @@ int main(int argc, char **argv)
     expect(kv_close(store, NULL) == 0, "close", "");
     snprintf(command, sizeof(command), "rm -rf %s %s", dir, other);
     run(command);
-    printf("seed %llu: %u passed, %u failed\n", (unsigned long long)seed, passed, failed);
+    expect(torn_pages > 0, "torn pages", "there were none");
+    printf("seed %llu, %u pages torn: %u passed, %u failed\n", (unsigned long long)seed, torn_pages, passed, failed);
     return failed ? 1 : 0;
 }

@@ -439,7 +439,7 @@ Test(store, damaged_files)
 
             snprintf(path, sizeof(path), "%s/%s", dir, name[f]);
             cr_assert_eq(stat(path, &st), 0);
-            for (unsigned how = 0; how < 7; how++) {
+            for (unsigned how = 0; how < 5; how++) {
                 command("rm -rf %s && cp -r %s %s", copy, dir, copy);
                 snprintf(path, sizeof(path), "%s/%s", copy, name[f]);
                 if (how == 0)

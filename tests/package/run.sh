@@ -100,7 +100,7 @@ step "it does not use the shared library" needs_no_shared "$work/static"
 step "run, pkg-config, static" env -u LD_LIBRARY_PATH "$work/static" "$work/data"
 
 # ---- the program in the README ----
-awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$here/../../README.md" >"$work/readme.c"
+awk '/^```c$/ && !done { on = done = 1; next } /^```$/ { on = 0 } on' "$here/../../README.md" >"$work/readme.c" # the first one: others are pieces
 readme_answers() { [ "$("$work/readme" "$work/data")" = "page 42" ]; }
 step "build README.md's program" $cc -std=c11 $warnings "$work/readme.c" -o "$work/readme" $(pkg-config --cflags --libs bufpool)
 step "run README.md's program" readme_answers

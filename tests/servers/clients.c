@@ -267,10 +267,11 @@ static const struct {
     void (*run)(int argc, char **argv);
     int arguments;
 } cases[] = {
-    {"pages", case_pages, 1},     {"order", case_order, 1}, {"depth", case_depth, 4},
-    {"crowd", case_crowd, 3},     {"load", case_load, 2},   {"protocol", case_protocol, 0},
-    {"flood", case_flood, 2},     {"deaf", case_deaf, 4},   {"half-open", case_half_open, 1},
-    {"timeout", case_timeout, 1}, {"fuzz", case_fuzz, 1},   {"raw", case_raw, 1},
+    {"pages", case_pages, 1},         {"order", case_order, 1}, {"depth", case_depth, 4},
+    {"crowd", case_crowd, 3},         {"load", case_load, 2},   {"protocol", case_protocol, 0},
+    {"flood", case_flood, 2},         {"deaf", case_deaf, 4},   {"half-open", case_half_open, 1},
+    {"timeout", case_timeout, 1},     {"fuzz", case_fuzz, 1},   {"raw", case_raw, 1},
+    {"aggregate", case_aggregate, 1},
 };
 
 int main(int argc, char **argv)

@@ -72,5 +72,6 @@ void case_half_open(int argc, char **argv);
 void case_timeout(int argc, char **argv);
 void case_fuzz(int argc, char **argv);
 void case_raw(int argc, char **argv);
+void case_aggregate(int argc, char **argv);
 
 #endif

@@ -381,12 +381,18 @@ static const char *const seeds[] = {
     "GET http://h/data?x HTTP/1.1\r\nRange: bytes=-5\r\nConnection: upgrade, keep-alive\r\nUpgrade: h2c\r\n\r\nGET "
     "/data HTTP/1.1\r\n"
     "If-None-Match: *\r\nContent-Length: 3\r\n\r\nabcGET /no HTTP/1.1\r\n\r\n",
+    "GET /scan?op=grep&pattern=%61%00b&from=1&to=99999&limit=3&file=0 HTTP/1.1\r\n\r\nGET /scan?op=sum&from=8 "
+    "HTTP/1.0\r\n\r\n",
+    "GET /map?cells=7&file=0 HTTP/1.1\r\n\r\nGET /data/0 HTTP/1.1\r\nRange: bytes=5-9,1-2,-7,100-,3-\r\nIf-Match: "
+    "\"a\", *\r\nIf-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\nGET /slabs?a=b&c HTTP/1.1\r\n\r\n",
 };
+
+#define SEEDS (sizeof(seeds) / sizeof(seeds[0]))
 
 /* One seed, or two spliced, with some of its bytes changed, lost or doubled. Bytes. */
 static size_t mutate(char *into, size_t room)
 {
-    const char *first = seeds[random_below(6)], *second = seeds[random_below(6)];
+    const char *first = seeds[random_below(SEEDS)], *second = seeds[random_below(SEEDS)];
     size_t bytes =
         (size_t)snprintf(into, room, "%.*s%s", (int)random_below((uint32_t)strlen(first) + 1), first, second);
 

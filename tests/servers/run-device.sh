@@ -36,8 +36,11 @@ check "MGET: an error in its place, and the pages around it" cmp -s <(redis MGET
 same "a pipeline goes on behind it" "ERR read of page 100 failed: Input/output error;4096;PONG" \
     "$(printf 'GET 100\nSTRLEN 100\nPING\n' | redis | paste -sd';' | sed 's/;;*/;/g')"
 check "the failures are counted" test "$(redis INFO | tr -d '\r' | sed -n 's/^pool_read_errors://p')" -ge 2
+broken eio $((150 * 4096)) $((151 * 4096 - 1))
+same "another one" "ERR read of page 150 failed: Input/output error" "$(redis GET 150)"
 broken
-check "when the device is well again, the page is there" cmp -s <(redis GET 100 | head -c 4096) <(page 100)
+check "when the device is well again, what had failed once is there" cmp -s <(redis GET 150 | head -c 4096) <(page 150)
+same "what had failed several times is known to be bad, for a while" "ERR read of page 100 failed: Input/output error" "$(redis GET 100)"
 same "nothing stays pinned" 0 "$(redis INFO pool | tr -d '\r' | sed -n 's/^pool_frames_pinned://p')"
 
 # ---- pages that take long ----

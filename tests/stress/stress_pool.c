@@ -225,6 +225,24 @@ static void a_copy(struct worker *w, unsigned f)
         judge(world, done == sizeof(to) && !memcmp(to, world->data[f].content + offset, done), "a copy", offset / 4096);
 }
 
+/* A map of what is in memory: whatever comes and goes meanwhile, no cell has more pages than it has. */
+static void a_map(struct worker *w, unsigned f)
+{
+    struct bp_residency cell[10] = {{{0}}};
+    uint64_t next = 0, first = draw(w) % 100, size = 1 + draw(w) % 99;
+    int rc = bp_file_residency(w->world->file[f], first, size, cell, 10, &next);
+    bool right = !rc && next == first + 10 * size;
+
+    for (unsigned i = 0; i < 10; i++) {
+        uint64_t pages = 0;
+
+        for (unsigned order = 0; order <= BP_ORDER_MAX; order++)
+            pages += cell[i].pages[order];
+        right &= pages <= size;
+    }
+    judge(w->world, right, "a map", first);
+}
+
 /* Some of a scan, in either direction; now and then it is left in the middle, or goes on somewhere else. */
 static void a_scan(struct worker *w, unsigned f)
 {
@@ -300,9 +318,9 @@ static void a_move(struct worker *w, unsigned f, uint64_t page)
     head = frame_head(pool->frame, entry_number(e), &seen);
     if (!(seen & FRAME_BOUND) || bpi_frame_take(w->s, frame_order(seen), &to))
         return;
-    pthread_mutex_lock(&w->s->magazine_lock);
+    slim_lock_take(&w->s->magazine_lock);
     rc = bpi_extent_move(w->s, head, seen, to);
-    pthread_mutex_unlock(&w->s->magazine_lock);
+    slim_lock_give(&w->s->magazine_lock);
     bpi_frame_give(pool, rc ? to : head, frame_order(seen));
     bpi_release_notify(pool);
     atomic_fetch_add_explicit(&w->world->moved, rc == 0, memory_order_relaxed);
@@ -313,8 +331,11 @@ static void a_resize(struct worker *w)
 {
     uint64_t achieved;
     uint64_t memory = (1 + draw(w) % RESIZED_MIB) << 20;
-    int rc = bp_pool_resize(w->world->pool, memory, &achieved);
+    int rc;
 
+    bp_unreserve(
+        w->s); /* what is set aside stays where it is, and would hold up another one's resize that we wait for */
+    rc = bp_pool_resize(w->world->pool, memory, &achieved);
     if (rc && rc != -EBUSY)
         judge_error(w->world, w->s, rc);
     atomic_fetch_add_explicit(&w->world->resized, rc == 0, memory_order_relaxed);
@@ -334,6 +355,8 @@ static void *work(void *arg)
             a_list(w, f);
         if (draw(w) % 16 == 0)
             a_move(w, f, page);
+        if (draw(w) % 128 == 0)
+            a_map(w, f);
         if (w->world->resizable && draw(w) % 512 == 0)
             a_resize(w);
         switch (draw(w) % 16) {

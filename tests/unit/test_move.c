@@ -25,9 +25,9 @@ static int move_page(bp_session *s, bp_file *file, uint64_t page, uint32_t *from
 
     *from = head_of(pool, file, page, &seen);
     cr_assert_eq(bpi_frames_alloc(pool->frames, 0, frame_order(seen), to), 0);
-    pthread_mutex_lock(&s->magazine_lock);
+    slim_lock_take(&s->magazine_lock);
     rc = bpi_extent_move(s, *from, seen, *to);
-    pthread_mutex_unlock(&s->magazine_lock);
+    slim_lock_give(&s->magazine_lock);
     bpi_frame_give(pool, rc ? *to : *from, frame_order(seen));
     return rc;
 }

@@ -36,7 +36,7 @@ static bp_pool *open_faulty(uint64_t memory, const struct fault_plan *plan, uint
 
 static bp_file *open_as(bp_pool *pool, const char *path, uint32_t extent_bytes, enum bp_choice direct)
 {
-    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .direct = direct};
+    struct bp_file_options o = {.size = sizeof(o), .extent_bytes = extent_bytes, .direct = direct, .readahead = BP_OFF};
     bp_file *file = NULL;
 
     cr_assert_eq(bp_file_open(pool, path, &o, &file), 0);
@@ -237,7 +237,8 @@ static void crowd(const struct io_ops *ops, const struct data_file *data, bool f
     }
     while (atomic_load(&arrived) < 24)
         usleep(1000);
-    usleep(100000);
+    for (unsigned k = 0; k < 5000 && stat_of(pool, "joins") < 23; k++) /* all of them wait */
+        usleep(1000);
     cr_expect_leq(stat_of(pool, "frames_populated") - stat_of(pool, "frames_free"), 8 + 24,
                   "one extent is charged, not 24");
     fault_io_release();

@@ -80,6 +80,7 @@ static struct bp_cap serve_all(const struct data_file *data, struct bp_pool_opti
     struct bp_cap cap[16];
     bp_pool *pool = NULL;
     bp_session *s;
+    struct bp_file_options fo = {.size = sizeof(fo), .readahead = BP_OFF};
     bp_file *file;
     struct bp_ref ref;
     uint64_t page;
@@ -92,7 +93,7 @@ static struct bp_cap serve_all(const struct data_file *data, struct bp_pool_opti
     rc = bp_pool_open(&o, &pool);
     if (rc)
         fprintf(stderr, "%s\n", error.text);
-    MUST(!rc && !bp_file_open(pool, data->path, NULL, &file) && !bp_session_open(pool, NULL, &s));
+    MUST(!rc && !bp_file_open(pool, data->path, &fo, &file) && !bp_session_open(pool, NULL, &s));
     for (page = 0; page < data->pages; page++) {
         rc = bp_get(s, file, page, BP_SHARED, &ref);
         if (rc)

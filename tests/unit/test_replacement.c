@@ -158,7 +158,7 @@ static unsigned search_all(struct policy *p, struct seat *seat)
             for (int k = 0; k < n; k++) {
                 MUST(atomic_load(&p->frame[victim[k].head].state) == FRAME_BOUND, "%u is no victim", victim[k].head);
                 atomic_store(&p->frame[victim[k].head].state, 0);
-                policy_gone(p, victim[k].head);
+                policy_gone(&p->cold[victim[k].head]);
                 found++;
             }
         }

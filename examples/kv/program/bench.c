@@ -2,7 +2,7 @@
 /*
  * kv DIR bench: the mixes A to F of YCSB (Cooper and others, "Benchmarking Cloud Serving Systems with YCSB", 2010), on this
  * store and, in the same run, on others. Engines take turns within each round, so that a noisy machine is noisy for all;
- * what is printed last is each one's median and its ratio to the first engine's.
+ * what is printed last are each one's medians, and how many times the first engine's they are.
  *
  *   A half updates   B 5 % updates   C reads   D reads of what was entered last, 5 % inserts   E ranges of 1 to 100, 5 % inserts
  *   F half read-modify-write
@@ -53,7 +53,7 @@ struct worker {
     struct run *run;
     pthread_t thread;
     unsigned number;
-    uint64_t random, ops, sum, ns;
+    uint64_t random, ops, sum, ns, cpu_ns;
     uint32_t *drawn;
     int failed;
 };
@@ -63,6 +63,14 @@ static uint64_t now_ns(void)
     struct timespec t;
 
     clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
@@ -184,11 +192,13 @@ static void *work(void *ctx)
     while (!atomic_load(&run->go))
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     begin = now_ns();
+    w->cpu_ns = cpu_ns();
     while (!w->failed && w->ops < most && !atomic_load_explicit(&run->stop, memory_order_relaxed)) {
         w->failed = step(w, session, w->ops);
         w->ops++;
     }
     w->ns = now_ns() - begin;
+    w->cpu_ns = cpu_ns() - w->cpu_ns;
     if (session)
         run->engine->end(session);
     return NULL;
@@ -219,22 +229,25 @@ static int fill(struct run *run)
         if (!rc)
             rc = run->engine->loaded(session);
     }
-    if (run->workload == 'C')
-        for (uint64_t i = 0, sum = 0; i < run->set->records && !rc; i++) { /* into memory */
-            uint64_t key = key_of(i);
+    for (uint64_t i = 0, sum = 0; i < run->set->records && !rc; i++) { /* into memory */
+        uint64_t key = key_of(i);
 
-            rc = run->engine->get(session, &key, &sum);
-        }
+        rc = run->engine->get(session, &key, &sum);
+    }
     run->engine->end(session);
     return rc;
 }
 
-/* *ns: of the wall clock, for one operation. */
-static int measure(struct run *run, const struct zipf *z, double *ns)
+/* Nanoseconds for one operation: of the wall clock, and of the threads' processors. */
+struct outcome {
+    double ns, cpu;
+};
+
+static int measure(struct run *run, const struct zipf *z, struct outcome *outcome)
 {
     struct worker *worker = calloc(run->set->threads, sizeof(*worker));
     unsigned started = 0, round = 0;
-    uint64_t ops = 0, longest = 1;
+    uint64_t ops = 0, longest = 1, cpu = 0;
     int rc = worker ? 0 : program_fail("bench", "no memory");
 
     for (unsigned i = 0; i < run->set->threads && !rc; i++) {
@@ -257,16 +270,19 @@ static int measure(struct run *run, const struct zipf *z, double *ns)
         pthread_join(worker[i].thread, NULL);
         rc |= worker[i].failed;
         ops += worker[i].ops;
+        cpu += worker[i].cpu_ns;
         longest = worker[i].ns > longest ? worker[i].ns : longest;
     }
     for (unsigned i = 0; worker && i < run->set->threads; i++)
         free(worker[i].drawn);
     free(worker);
-    *ns = (double)longest / (double)(ops ? ops : 1);
+    outcome->ns = (double)longest / (double)(ops ? ops : 1);
+    outcome->cpu = (double)cpu / (double)(ops ? ops : 1);
     return rc;
 }
 
-static int one(const struct settings *set, const struct engine *engine, char workload, const struct zipf *z, double *ns)
+static int one(const struct settings *set, const struct engine *engine, char workload, const struct zipf *z,
+               struct outcome *outcome)
 {
     struct run run = {.set = set, .engine = engine, .workload = workload};
     char dir[4096];
@@ -281,7 +297,7 @@ static int one(const struct settings *set, const struct engine *engine, char wor
     atomic_store(&run.records, set->records);
     rc = fill(&run);
     if (!rc)
-        rc = measure(&run, z, ns);
+        rc = measure(&run, z, outcome);
     engine->close(run.store);
     return rc;
 }
@@ -291,6 +307,19 @@ static int compare(const void *a, const void *b)
     double x = *(const double *)a, y = *(const double *)b;
 
     return (x > y) - (x < y);
+}
+
+static struct outcome median(const struct outcome *of, uint64_t rounds)
+{
+    double ns[ROUNDS_MAX], cpu[ROUNDS_MAX];
+
+    for (uint64_t i = 0; i < rounds; i++) {
+        ns[i] = of[i].ns;
+        cpu[i] = of[i].cpu;
+    }
+    qsort(ns, rounds, sizeof(*ns), compare);
+    qsort(cpu, rounds, sizeof(*cpu), compare);
+    return (struct outcome){ns[rounds / 2], cpu[rounds / 2]};
 }
 
 static int parse_engines(const char *text, const struct engine *use[ENGINES_MAX])
@@ -316,7 +345,7 @@ static int parse_engines(const char *text, const struct engine *use[ENGINES_MAX]
 int command_bench(const struct settings *set)
 {
     static const char *const sync[] = {"always", "group", "none"};
-    static double ns[ENGINES_MAX][ROUNDS_MAX];
+    static struct outcome outcome[ENGINES_MAX][ROUNDS_MAX];
     const struct engine *use[ENGINES_MAX];
     int engines = parse_engines(set->engines, use), rc = 0;
     struct zipf z;
@@ -329,16 +358,15 @@ int command_bench(const struct settings *set)
 
         for (uint64_t round = 0; round < set->rounds && !rc; round++)
             for (int e = 0; e < engines && !rc; e++)
-                rc = one(set, use[e], workload, &z, &ns[e][round]);
+                rc = one(set, use[e], workload, &z, &outcome[e][round]);
         for (int e = 0; e < engines && !rc; e++) {
-            double median, first;
+            struct outcome mine = median(outcome[e], set->rounds), first = median(outcome[0], set->rounds);
 
-            qsort(ns[e], set->rounds, sizeof(double), compare);
-            median = ns[e][set->rounds / 2];
-            first = ns[0][set->rounds / 2];
-            printf("%c %-7s %s, %llu records of %u, %u threads, sync %s: %10.0f ops/s %9.0f ns/op  %.2f x\n", workload,
-                   use[e]->name, set->distribution, (unsigned long long)set->records, set->value_bytes, set->threads,
-                   sync[set->sync], 1e9 / median, median, first / median);
+            printf("%c %-7s %s, %llu of %u bytes, %u threads, sync %s: %9.0f ops/s %8.0f ns/op %4.2f x, "
+                   "%6.0f ns/op of CPU %4.2f x\n",
+                   workload, use[e]->name, set->distribution, (unsigned long long)set->records, set->value_bytes,
+                   set->threads, sync[set->sync], 1e9 / mine.ns, mine.ns, mine.ns / first.ns, mine.cpu,
+                   mine.cpu / first.cpu);
             fflush(stdout);
         }
     }

@@ -199,7 +199,7 @@ static int take(struct settings *set, int option, const char *text)
     case OPT_RECORDS:
         return parse_number(text, &set->records) || !set->records || set->records > 1u << 30 ? -1 : 0;
     case OPT_VALUE:
-        return parse_small(text, 8, 1u << 20, &set->value_bytes);
+        return parse_small(text, 8, 4096, &set->value_bytes);
     case OPT_DISTRIBUTION:
         set->distribution = text;
         return strcmp(text, "zipf") && strcmp(text, "uniform") ? -1 : 0;

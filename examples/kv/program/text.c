@@ -69,6 +69,6 @@ void text_print(FILE *out, const void *bytes, size_t count)
         else if (c < ' ' || c == 0x7f)
             fprintf(out, "\\x%02x", c);
         else
-            putc(c, out);
+            putc_unlocked(c, out); /* one thread prints */
     }
 }
