@@ -8,6 +8,7 @@
 #   build/tsan    clang, TSan             the stress programs, and servers under load
 #
 #   --quick         the first of these only
+#   --all           also the tests that need several NUMA nodes, in emulated guests (tests/numa-vm; some minutes)
 #   --long          60 seconds for each stress program
 #   --filter REGEX  only tests whose names match
 #
@@ -18,6 +19,7 @@ exec </dev/null
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(nproc)
 quick=0
+all=0
 filter=
 
 usage() { sed -n '4,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -25,6 +27,7 @@ usage() { sed -n '4,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1 ;;
+    --all) all=1 ;;
     --long) BP_STRESS_SECONDS=60 ;;
     --filter)
         filter=${2:?--filter needs a regular expression}
@@ -140,6 +143,14 @@ build release "$root/build" && run release "$root/build"
 if [ "$quick" = 0 ]; then
     build asan "$root/build/asan" && run asan "$root/build/asan"
     build tsan "$root/build/tsan" && run tsan "$root/build/tsan"
+fi
+if [ "$all" = 1 ]; then
+    say "testing guests with several NUMA nodes"
+    if "$root/tests/numa-vm/run.sh"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
 fi
 say "done"
 finish
