@@ -267,53 +267,6 @@ Test(numa, interleave_and_bind)
     data_file_remove(&data);
 }
 
-/* ---- a node that is full ---- */
-
-/* All but a little of a node's memory, taken by somebody else. */
-static void *fill_node(int node, uint64_t leave, size_t *bytes)
-{
-    unsigned long mask = 1ul << node;
-    uint64_t free_bytes = (uint64_t)of_node(node, "meminfo", "MemFree:") << 10;
-
-    *bytes = free_bytes > leave ? (size_t)(free_bytes - leave) & ~(size_t)(2 * MIB - 1) : 0;
-    cr_assert_gt(*bytes, 0u);
-    void *at = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    cr_assert_neq(at, MAP_FAILED);
-    cr_assert_eq(syscall(SYS_mbind, at, *bytes, MPOL_BIND, &mask, 64ul, 0u), 0);
-    for (size_t done = 0; done < *bytes && (of_node(node, "meminfo", "MemFree:") << 10) > leave; done += 2 * MIB)
-        cr_assert_eq(madvise((char *)at + done, 2 * MIB, MADV_POPULATE_WRITE), 0);
-    return at;
-}
-
-Test(numa, a_full_node_is_helped_out_by_others)
-{
-    need_nodes();
-    struct data_file data = data_file_make(24 * MIB);
-    size_t bytes;
-    void *hog = fill_node(node_of[1], 20 * MIB, &bytes);
-    bp_pool *pool = open_placed(96 * MIB, BP_PLACE_LOCAL, 0);
-    struct part part = {
-        .pool = pool, .file = open_file(pool, data.path, 0), .data = &data, .cpu = cpu_of[1], .count = data.pages};
-
-    read_parts(&part, 1); /* nothing fails */
-    unsigned elsewhere = (unsigned)data.pages - part.on[node_of[1]];
-    cr_assert_gt(elsewhere, data.pages / 4, "node %d was not full: %u pages are on others", node_of[1], elsewhere);
-    uint64_t counted = stat_of(pool, "frames_spilled") + stat_of(pool, "frames_strayed");
-    cr_assert_geq(counted * 10, elsewhere * 9ull, "%u pages are elsewhere, %u counted", elsewhere, (unsigned)counted);
-    close_all(pool);
-
-    /* bound to it: pages give way, and none of them is elsewhere */
-    pool = open_placed(96 * MIB, BP_PLACE_BIND, 1ull << node_of[1]);
-    part = (struct part){
-        .pool = pool, .file = open_file(pool, data.path, 0), .data = &data, .cpu = cpu_of[1], .count = data.pages};
-    read_parts(&part, 1);
-    cr_assert_eq(part.on[node_of[1]], data.pages);
-    cr_assert_lt(stat_of(pool, "frames_populated"), 24 * MIB / 4096);
-    close_all(pool);
-    munmap(hog, bytes);
-    data_file_remove(&data);
-}
-
 /* ---- hugetlb of one node ---- */
 
 static bool hugetlb_set(int node, unsigned pages)
